@@ -1,0 +1,167 @@
+"""How values are built: fast frozen classes, read-only JSON, and text that is always valid Unicode.
+
+The three helpers here are the only machinery behind the value classes of this package. `fast_init` exists because
+`attrs.frozen` writes every field through `object.__setattr__`; on the classes made once a delta that is most of the cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import attrs
+
+C = TypeVar("C")
+
+MAX_JSON_DEPTH = 200
+"""Deepest nesting that a JSON value may have: encoders stop a little above it, so what enters can always be written."""
+
+
+def fast_init(cls: type[C]) -> type[C]:
+    """Give a frozen slotted attrs class an `__init__` that stores through the slots' own setters."""
+    scope: dict[str, Any] = {"NOTHING": attrs.NOTHING}
+    parameters, lines = [], []
+    for field in attrs.fields(cls):  # type: ignore[arg-type,misc,unused-ignore]
+        name, argument = field.name, field.alias or field.name
+        scope[f"set_{name}"] = cls.__dict__[name].__set__
+        value = argument
+        if isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
+            scope[f"new_{name}"] = field.default.factory
+            parameters.append(f"{argument}=NOTHING")
+            value = f"new_{name}() if {argument} is NOTHING else {argument}"
+        elif field.default is not attrs.NOTHING:
+            scope[f"default_{name}"] = field.default
+            parameters.append(f"{argument}=default_{name}")
+        else:
+            parameters.append(argument)
+        if field.converter is not None:
+            scope[f"convert_{name}"] = field.converter
+            value = f"convert_{name}({value})"
+        lines.append(f"    set_{name}(self, {value})")
+    source = f"def __init__(self, {', '.join(parameters)}):\n" + "\n".join(lines or ["    pass"])
+    exec(source, scope)  # the source is made of field names of our own classes only
+    init = scope["__init__"]
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
+    init.__annotations__ = dict(getattr(cls.__init__, "__annotations__", {}))
+    cls.__init__ = init  # type: ignore[misc]
+    return cls
+
+
+def _read_only(self: object, *args: object, **kwargs: object) -> NoReturn:
+    raise TypeError("a JSON value of a message or an event is read-only; copy it first, for example dict(value)")
+
+
+class ReadOnlyDict(dict[str, Any]):
+    """A JSON object that cannot be changed; equal to a plain dict with the same content."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _read_only  # type: ignore[assignment]
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __copy__(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __deepcopy__(self, memo: object) -> dict[str, Any]:
+        return {key: _thaw(value) for key, value in self.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (freeze_json, (_thaw(self),))
+
+
+class ReadOnlyList(list[Any]):
+    """A JSON array that cannot be changed; equal to a plain list with the same content."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = append = extend = insert = pop = remove = clear = sort = reverse = _read_only  # type: ignore[assignment]
+    __iadd__ = __imul__ = _read_only  # type: ignore[assignment]
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self))
+
+    def __copy__(self) -> list[Any]:
+        return list(self)
+
+    def __deepcopy__(self, memo: object) -> list[Any]:
+        return [_thaw(value) for value in self]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (freeze_json, (_thaw(self),))
+
+
+def _thaw(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _thaw(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_thaw(item) for item in value]
+    return value
+
+
+def thaw_json(value: Any) -> Any:
+    """A plain, changeable copy of a read-only JSON value (dicts and lists of their own)."""
+    return _thaw(value)
+
+
+def freeze_json(value: Any, path: str = "$") -> Any:
+    """A read-only deep copy of a JSON value, key order and number types kept.
+
+    Raises `TypeError` or `ValueError`, with the path, for what JSON cannot say: NaN and infinities, keys that are no
+    strings, objects of other classes, and nesting beyond `MAX_JSON_DEPTH`.
+    """
+    return _freeze(value, path, 0)
+
+
+def _freeze(value: Any, path: str, depth: int) -> Any:
+    kind = type(value)
+    if kind is str:
+        return valid_text(value)
+    if value is None or kind is bool or kind is int or kind is ReadOnlyDict or kind is ReadOnlyList:
+        return value
+    if kind is float:
+        if not math.isfinite(value):
+            raise ValueError(f"{path}: expected a JSON number, got {value!r}")
+        return value
+    if depth >= MAX_JSON_DEPTH:
+        raise ValueError(f"{path}: expected at most {MAX_JSON_DEPTH} levels of nesting, got more")
+    if isinstance(value, Mapping):
+        frozen = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"{path}: expected string keys, got {key!r} ({type(key).__name__})")
+            key = valid_text(str(key))
+            frozen[key] = _freeze(item, f"{path}.{key}", depth + 1)
+        return ReadOnlyDict(frozen)
+    if isinstance(value, str):  # a subclass of str: its text, as a plain string
+        return valid_text(str.__str__(value))
+    if isinstance(value, bool | int | float):  # subclasses (enums among them) become plain numbers
+        return _freeze(int(value) if isinstance(value, int) else float(value), path, depth)
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        return ReadOnlyList([_freeze(item, f"{path}[{n}]", depth + 1) for n, item in enumerate(value)])
+    raise TypeError(f"{path}: expected a JSON value, got {kind.__module__}.{kind.__qualname__}")
+
+
+def frozen_object(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """attrs converter for an optional opaque JSON object; an empty one is None."""
+    if not value:
+        return None
+    if not isinstance(value, Mapping):
+        raise TypeError(f"expected a JSON object or None, got {type(value).__name__}")
+    return _freeze(value, "$", 0)  # type: ignore[no-any-return]
+
+
+def frozen_json(value: Any) -> Any:
+    """attrs converter for any JSON value."""
+    return value if value is None else _freeze(value, "$", 0)
+
+
+def valid_text(text: str) -> str:
+    """The text as valid Unicode: split surrogate pairs joined, lone halves replaced by U+FFFD; unchanged text is itself."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

@@ -1,0 +1,79 @@
+"""`AbortSignal`: how a caller, from any thread, tells a run to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+import anyio
+import anyio.lowlevel
+
+
+class AbortSignal:
+    """A one-way switch with a reason.
+
+    `abort(reason)` may be called from any thread, any number of times; the first reason stays. A signal is meant for one
+    run, or for several that are to stop together; it cannot be reset. Callbacks run in the thread that aborts.
+    """
+
+    __slots__ = ("_callbacks", "_lock", "aborted", "reason")
+
+    def __init__(self) -> None:
+        self.aborted = False
+        """Whether the signal has fired."""
+        self.reason: str | None = None
+        """The reason that was given with the first abort, or None."""
+        self._callbacks: dict[object, Callable[[], None]] = {}
+        self._lock = threading.RLock()  # a signal handler may abort while this very thread subscribes
+
+    def __repr__(self) -> str:
+        return f"<AbortSignal {'aborted: ' + repr(self.reason) if self.aborted else 'open'}>"
+
+    def abort(self, reason: str | None = None) -> None:
+        """Fire the signal. Never raises and never waits."""
+        with self._lock:
+            if self.aborted:
+                return
+            self.reason = reason
+            self.aborted = True
+            callbacks = list(self._callbacks.values())
+            self._callbacks.clear()
+        for callback in callbacks:
+            callback()
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` once at the abort, at once if it already happened; the returned function takes it back.
+
+        The callback must not raise and must be safe to call from any thread.
+        """
+        key = object()
+        with self._lock:
+            if not self.aborted:
+                self._callbacks[key] = callback
+                return lambda: self._unsubscribe(key)
+        callback()
+        return lambda: None
+
+    def _unsubscribe(self, key: object) -> None:
+        with self._lock:
+            self._callbacks.pop(key, None)
+
+    async def wait(self) -> None:
+        """Return when the signal fires (from whatever thread). Cancellable, keeps nothing afterwards."""
+        if self.aborted:
+            await anyio.lowlevel.checkpoint()
+            return
+        event = anyio.Event()
+        native = anyio.lowlevel.current_token().native_token
+        soon = getattr(native, "call_soon_threadsafe", None) or native.run_sync_soon  # asyncio's, trio's
+
+        def fire() -> None:
+            with contextlib.suppress(RuntimeError):  # the event loop ended meanwhile: nobody waits any more
+                soon(event.set)
+
+        unsubscribe = self.subscribe(fire)
+        try:
+            await event.wait()
+        finally:
+            unsubscribe()

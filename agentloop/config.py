@@ -1,0 +1,216 @@
+"""`Config`: everything that a run may be told, with the defaults; and the small contracts that it is made of.
+
+Callbacks may be sync or async. Each awaitable one runs in a task of its own; what it raises becomes events.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+import anyio
+import attrs
+
+from agentloop.abort import AbortSignal
+from agentloop.events import ApprovalRequest, McpConnectEnd, TurnEnd
+from agentloop.messages import AgentMessage, AssistantMessage, ToolResult, Usage, UserMessage
+from agentloop.model import Model, ModelRequest
+from agentloop.tools import Tool, ToolInvocation
+
+T = TypeVar("T")
+MaybeAwaitable: TypeAlias = T | Awaitable[T]
+
+Decision: TypeAlias = Literal["allow", "deny", "forbidden"]
+
+
+class Clock(Protocol):
+    """Where time comes from: every wait and every limit of a run uses it."""
+
+    def now(self) -> float:
+        """Seconds, from any origin, never going back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; cancellable."""
+        ...
+
+
+class SystemClock:
+    """The real clock."""
+
+    def now(self) -> float:
+        """Seconds of the monotonic clock."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait on the event loop's clock."""
+        await anyio.sleep(seconds)
+
+
+@attrs.frozen
+class Retry:
+    """The waits (seconds) before each further attempt of a request that failed `retryable`; empty: no retries.
+
+    A provider's `retry_after` takes the place of the ladder's wait; above `max_wait` the run ends instead.
+    """
+
+    waits: tuple[float, ...] = attrs.field(default=(2.0, 4.0, 8.0, 16.0, 30.0), converter=tuple)
+    max_wait: float = 60.0
+
+
+@attrs.frozen
+class Block:
+    """`before_tool_call` returns it: the call does not run, and its result says `reason`."""
+
+    reason: str = ""
+    terminate: bool = False
+
+
+@attrs.frozen
+class HookAnswer:
+    """What a hook says. `message` is the text that a `user_prompt` hook adds behind the prompt, or that a `stop` hook
+    goes on with (`decision="continue"`). `output` is an object of scalars for the record."""
+
+    decision: Literal["continue", "stop", "allow", "deny"] | None = None
+    reason: str | None = None
+    message: str | None = None
+    output: Mapping[str, Any] | None = None
+
+
+@attrs.frozen
+class Hooks:
+    """A named set of hooks. Each answer becomes a `Hook` event right before what it decides; a hook that raises is an event
+    with the reason `hook failed: …` and decides nothing."""
+
+    name: str
+    pre_tool_use: Callable[[ToolInvocation], MaybeAwaitable[HookAnswer | None]] | None = None
+    user_prompt: Callable[[UserMessage], MaybeAwaitable[HookAnswer | None]] | None = None
+    stop: Callable[[TurnEnd], MaybeAwaitable[HookAnswer | None]] | None = None
+
+
+class ToolSource(Protocol):
+    """Where tools come from that need a connection (MCP servers). All three run in one task of the run's host."""
+
+    servers: Sequence[str]
+
+    async def connect(self) -> tuple[McpConnectEnd, Sequence[Tool]]:
+        """Connect all; a server that fails costs only its own tools. Called once, in the first turn."""
+        ...
+
+    async def changed(self) -> Sequence[Tool] | None:
+        """The new list if it changed since it was last given, else None. Asked between turns; returns at once."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect; called once when the run ends, however it ends, if `connect` was called."""
+        ...
+
+
+@attrs.frozen
+class CompactionState:
+    """What a compaction decides on."""
+
+    context: int
+    """`total` of the last reported request of this context, in tokens."""
+    turns: int
+    """Committed requests of this context."""
+    at_end: bool
+    """Whether the run would end now (else: before a further turn)."""
+    messages: Sequence[AgentMessage]
+    """The history as it stands; read-only."""
+
+
+class Compaction(Protocol):
+    """How and when a context is summarised or dropped. The loop runs it; this decides.
+
+    The loop asks `due` before a turn (not the first) and after the last; with a reason, it emits `CompactionBegin` and, if
+    `mode` is `summarize`, asks the old context with `prompt(…)`. `accept` gives the summary's text, or None when the reply is
+    of no use: that counts as a failed attempt on the ladder of `Config.retry`. The summary is the next turn's first input.
+    """
+
+    mode: Literal["summarize", "discard"]
+
+    def due(self, state: CompactionState) -> Literal["context", "turns", "manual"] | None:
+        """The reason to compact now, or None."""
+        ...
+
+    def prompt(self, attempt: int, problem: str | None) -> Sequence[UserMessage]:
+        """The inputs of an attempt (from 1); `problem` says what was wrong with the reply before, or is None."""
+        ...
+
+    def accept(self, reply: AssistantMessage) -> str | None:
+        """The summary's text, never blank; None: unusable."""
+        ...
+
+    def summary(self, text: str) -> UserMessage:
+        """The message that stands for the old context."""
+        ...
+
+
+def new_call_id() -> str:
+    """A random id for a call that came without one."""
+    return "call_" + uuid.uuid4().hex[:24]
+
+
+Messages: TypeAlias = Iterable[AgentMessage | str]
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """How a run goes. Only `model` is required. Times are seconds of `clock`; None: no limit.
+
+    The kernel never changes a config; one may serve many runs at once.
+    """
+
+    model: Model
+
+    convert_to_llm: Callable[[Sequence[AgentMessage]], MaybeAwaitable[Sequence[AgentMessage]]] | None = None
+    """History to what the model may see; once an attempt, on a copy. Default: custom messages are dropped."""
+    transform_context: Callable[[Sequence[AgentMessage]], MaybeAwaitable[Sequence[AgentMessage]]] | None = None
+    """Before `convert_to_llm`: prune, inject, rewrite; once an attempt, on a copy."""
+    prepare_request: Callable[[ModelRequest], MaybeAwaitable[ModelRequest | None]] | None = None
+    """May replace system prompt, messages, model and options of this one request; never the tools, never the history."""
+
+    get_steering_messages: Callable[[], MaybeAwaitable[Messages | None]] | None = None
+    get_follow_up_messages: Callable[[], MaybeAwaitable[Messages | None]] | None = None
+    wait_for_steering: Callable[[], Awaitable[None]] | None = None
+    """Returns when steering waits; takes nothing. Cuts calls of `interruptible` tools short."""
+
+    before_tool_call: Callable[[ToolInvocation], MaybeAwaitable[Block | dict[str, Any] | None]] | None = None
+    after_tool_call: Callable[[ToolInvocation, ToolResult], MaybeAwaitable[ToolResult | None]] | None = None
+    finish_turn: Callable[[TurnEnd], MaybeAwaitable[Literal["end", "ask"] | None]] | None = None
+    approve: Callable[[ApprovalRequest], MaybeAwaitable[Decision]] | None = None
+    """Whether a call may run. An attribute `policy(call) -> Decision | None` of it is a veto that outranks hooks."""
+    hooks: Sequence[Hooks] = attrs.field(default=(), converter=lambda hooks: tuple(hooks or ()))
+    approval_order: Literal["one_at_a_time", "all_at_once"] = "one_at_a_time"
+    approval_timeout: float | None = None
+
+    tool_execution: Literal["parallel", "sequential"] = "parallel"
+    max_parallel_tools: int | None = None
+    tool_timeout: float | None = None
+
+    retry: Retry | None = attrs.field(default=Retry(), converter=lambda retry: retry or Retry(waits=()))
+    """None: no retries."""
+    idle_timeout: float | None = 120.0
+    """Longest silence of a model's stream, counted only while it is waited for."""
+    deadline: float | None = None
+    """Seconds from the first step."""
+    max_turns: int | None = None
+    """Turns with a request."""
+    max_cut_replies: int = 3
+    """Replies in a row whose calls were cut off by length."""
+
+    abort: AbortSignal | None = None
+    abort_grace: float = 0.25
+    run_ahead: int = 64
+    """Chunks of the model's stream that may be read ahead of the consumer; 0: step by step."""
+
+    compaction: Compaction | None = None
+    tool_source: ToolSource | None = None
+    session_usage: Usage = Usage()
+    """Where `TokenUsage.session` starts."""
+    clock: Clock = attrs.field(factory=SystemClock)
+    new_id: Callable[[], str] = new_call_id
+    options: Mapping[str, Any] = attrs.field(factory=dict)

@@ -1,0 +1,332 @@
+"""Content blocks, messages and the other values that a conversation is made of.
+
+All are frozen, slotted and compared by value; sequences are tuples, JSON values are read-only copies. A `str` is accepted
+wherever a list of text blocks is. `type` (and `role`) are class-level wire names, not fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, TypeAlias
+
+import attrs
+
+from agentloop._values import frozen_json, frozen_object, valid_text
+from agentloop.errors import FinishReason, StopReason
+
+Json: TypeAlias = Any
+"""A JSON value: None, bool, int, float, str, a list or a dict of such."""
+
+JsonObject: TypeAlias = Mapping[str, Any]
+"""A JSON object."""
+
+
+# ---------------------------------------------------------------- content blocks
+
+
+def _fidelity() -> Any:
+    return attrs.field(default=None, converter=frozen_object)
+
+
+@attrs.frozen
+class Text:
+    """A piece of text, of the user or the model. With an empty text and a `fidelity` it stands for a provider's block
+    that has no word of its own here."""
+
+    type: ClassVar[str] = "text"
+    text: str = attrs.field(converter=valid_text)
+    fidelity: JsonObject | None = _fidelity()
+    """What the adapter needs back unchanged (opaque), or None."""
+
+
+@attrs.frozen
+class Thinking:
+    """The model's reasoning as text, where the provider shows it."""
+
+    type: ClassVar[str] = "thinking"
+    thinking: str = attrs.field(converter=valid_text)
+    fidelity: JsonObject | None = _fidelity()
+
+
+@attrs.frozen
+class InlineThinking:
+    """Reasoning that came as data (an image, say). `data` is base64."""
+
+    type: ClassVar[str] = "inline_thinking"
+    data: str
+    mime_type: str
+    fidelity: JsonObject | None = _fidelity()
+
+
+@attrs.frozen
+class ToolCall:
+    """The model asks for a tool. `arguments` is the JSON text exactly as the model sent it."""
+
+    type: ClassVar[str] = "tool_call"
+    id: str
+    name: str
+    arguments: str = attrs.field(default="", converter=valid_text)
+    fidelity: JsonObject | None = _fidelity()
+
+    def parse(self) -> dict[str, Any]:
+        """The arguments as an object; blank text is no arguments, `{}`.
+
+        Raises `ValueError` when the text is not JSON or not an object at the top.
+        """
+        if not self.arguments.strip():
+            return {}
+        try:
+            value = json.loads(self.arguments)
+        except RecursionError:
+            raise ValueError("arguments: expected JSON of a sane depth, got deeper nesting") from None
+        except ValueError as error:
+            raise ValueError(f"arguments: expected a JSON object, got text that is not JSON ({error})") from None
+        if not isinstance(value, dict):
+            raise ValueError(f"arguments: expected a JSON object, got {json_type(value)}")
+        return value
+
+
+@attrs.frozen
+class Image:
+    """An image on the user's side: a web address or a `data:` URL."""
+
+    type: ClassVar[str] = "image_url"
+    url: str
+
+
+@attrs.frozen
+class InlineData:
+    """Data of a MIME type, base64, from the user or the model (a picture or audio that a model made)."""
+
+    type: ClassVar[str] = "inline_data"
+    data: str
+    mime_type: str
+    fidelity: JsonObject | None = _fidelity()
+
+
+ContentBlock: TypeAlias = Text | Thinking | InlineThinking | ToolCall | Image | InlineData
+"""What a message is made of."""
+
+_BLOCKS = (Text, Thinking, InlineThinking, ToolCall, Image, InlineData)
+
+
+def json_type(value: Any) -> str:
+    """How JSON calls the type of a value, with its article: `a string`, `an object`, `null`."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    return "an object" if isinstance(value, dict) else "an array" if isinstance(value, list) else type(value).__name__
+
+
+def content_blocks(value: str | ContentBlock | Iterable[ContentBlock | str]) -> tuple[ContentBlock, ...]:
+    """A tuple of blocks from what callers write: a text, a block, or an iterable of both. An empty text is no block.
+
+    Raises `TypeError`, naming the place, for anything else.
+    """
+    if type(value) is tuple and all(isinstance(block, _BLOCKS) for block in value):
+        return value
+    if isinstance(value, str):
+        return (Text(value),) if value else ()
+    if isinstance(value, _BLOCKS):
+        return (value,)
+    if not isinstance(value, Iterable) or isinstance(value, bytes | Mapping):
+        raise TypeError(f"content: expected text or content blocks, got {type(value).__name__}")
+    blocks: list[ContentBlock] = []
+    for index, block in enumerate(value):
+        if isinstance(block, str):
+            blocks.append(Text(block))
+        elif isinstance(block, _BLOCKS):
+            blocks.append(block)
+        else:
+            raise TypeError(f"content[{index}]: expected a content block or text, got {type(block).__name__}")
+    return tuple(blocks)
+
+
+def text_of(content: Iterable[Any]) -> str:
+    """The joined text of the text blocks."""
+    return "".join(block.text for block in content if isinstance(block, Text))
+
+
+# ---------------------------------------------------------------- messages
+
+
+@attrs.frozen
+class Usage:
+    """Tokens of one request or of several added up. `total` is the sum of the three when it is not given."""
+
+    cache_read: int = 0
+    """Input served from the provider's cache."""
+    cache_write: int = 0
+    """Other input."""
+    output: int = 0
+    """Output, thinking included."""
+    total: int = attrs.field()
+
+    @total.default
+    def _sum(self) -> int:
+        return self.cache_read + self.cache_write + self.output
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+            self.output + other.output,
+            self.total + other.total,
+        )
+
+
+@attrs.frozen
+class UserMessage:
+    """What a person, or somebody on their behalf, says to the model. `sender` is None for a person."""
+
+    role: ClassVar[str] = "user"
+    content: tuple[ContentBlock, ...] = attrs.field(converter=content_blocks)
+    sender: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The joined text blocks."""
+        return text_of(self.content)
+
+
+@attrs.frozen
+class AssistantMessage:
+    """A model's reply. A partial one has `stop_reason`, `finish_reason` and `usage` None.
+
+    The reply is *committed* when `stop_reason` is `completed`.
+    """
+
+    role: ClassVar[str] = "assistant"
+    content: tuple[ContentBlock, ...] = attrs.field(converter=content_blocks)
+    stop_reason: StopReason | None = None
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    provider: str | None = None
+    model: str | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    fidelity: JsonObject | None = _fidelity()
+
+    @property
+    def text(self) -> str:
+        """The joined text blocks, thinking left out."""
+        return text_of(self.content)
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The complete calls, in order."""
+        return tuple([block for block in self.content if type(block) is ToolCall])
+
+
+@attrs.frozen
+class ToolResultMessage:
+    """What a call gave back, as the model will see it."""
+
+    role: ClassVar[str] = "tool_result"
+    tool_call_id: str
+    tool_name: str
+    content: tuple[ContentBlock, ...] = attrs.field(converter=content_blocks)
+    details: Json = attrs.field(default=None, converter=frozen_json)
+    """For the application: never sent to a model."""
+    structured: Json = attrs.field(default=None, converter=frozen_json)
+    """The result as JSON, where the tool has a structured one."""
+    is_error: bool = False
+    stop_reason: StopReason = "completed"
+
+    @property
+    def text(self) -> str:
+        """The joined text blocks."""
+        return text_of(self.content)
+
+
+class CustomMessage:
+    """Base of an application's own messages: shown and stored like any other, seen by the model only if the
+    application's `convert_to_llm` says how.
+
+    Subclass it (best as a frozen attrs class) and set `role` to a name of your own:
+
+        @attrs.frozen
+        class Notice(CustomMessage):
+            role: ClassVar[str] = "notice"
+            text: str
+    """
+
+    __slots__ = ()
+    role: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        role = cls.__dict__.get("role")
+        if role in ("user", "assistant", "tool_result"):
+            raise TypeError(f"{cls.__name__}.role: expected a name of your own, got the built-in role {role!r}")
+
+
+@attrs.frozen
+class OpaqueMessage(CustomMessage):
+    """A custom message of a role that nobody registered, as a decoder found it: kept and written back unchanged."""
+
+    role: str  # type: ignore[misc]  # the one custom message whose role is data
+    data: JsonObject = attrs.field(converter=frozen_json)
+
+
+Message: TypeAlias = UserMessage | AssistantMessage | ToolResultMessage
+"""What a model may see."""
+
+AgentMessage: TypeAlias = UserMessage | AssistantMessage | ToolResultMessage | CustomMessage
+"""What an application shows and stores: a message of the model's world or one of its own."""
+
+
+def user(*content: str | ContentBlock, sender: str | None = None) -> UserMessage:
+    """A user message from texts and blocks."""
+    return UserMessage(content_blocks([block for block in content if block != ""]), sender)
+
+
+def assistant(
+    *content: str | ContentBlock,
+    stop_reason: StopReason = "completed",
+    finish_reason: FinishReason | None = None,
+    usage: Usage | None = None,
+) -> AssistantMessage:
+    """A committed reply from texts and blocks; `finish_reason` defaults to `tool_use` with calls, else `stop`."""
+    blocks = content_blocks([block for block in content if block != ""])
+    if finish_reason is None and stop_reason == "completed":
+        finish_reason = "tool_use" if any(isinstance(block, ToolCall) for block in blocks) else "stop"
+    return AssistantMessage(blocks, stop_reason, finish_reason, usage)
+
+
+# ---------------------------------------------------------------- tools, as a conversation sees them
+
+
+@attrs.frozen
+class ToolResult:
+    """What a tool returns when a plain value does not say enough, and what its events carry."""
+
+    content: tuple[ContentBlock, ...] = attrs.field(default=(), converter=content_blocks)
+    details: Json = attrs.field(default=None, converter=frozen_json)
+    """For the application: shown and stored, never sent to a model."""
+    structured: Json = attrs.field(default=None, converter=frozen_json)
+    is_error: bool = False
+    terminate: bool = False
+    """Ask to end the run after this batch; it ends only if every result of the batch asks."""
+
+    @property
+    def text(self) -> str:
+        """The joined text blocks."""
+        return text_of(self.content)
+
+
+@attrs.frozen
+class ToolSpec:
+    """A tool as a model is told of it. `parameters` is the JSON Schema of its arguments object."""
+
+    name: str
+    description: str = ""
+    parameters: JsonObject = attrs.field(factory=dict, converter=frozen_json)
+    label: str | None = None
+    """A name for people, never sent to a model."""

@@ -1,0 +1,125 @@
+"""What a model is: a callable that takes a request and gives an async iterator of chunks.
+
+    async def echo(request: ModelRequest) -> AsyncIterator[ModelChunk]:
+        yield "You said: " + request.messages[-1].text
+        yield Finish("stop")
+
+That is a whole transport. The kernel opens and closes the blocks, makes ids unique, classifies failures and owns retries;
+an adapter only says what came. It may raise `ModelError`; any other exception is classified by the kernel. Attributes
+`provider` and `model` of the callable, if it has them, go into its replies.
+
+The iterator is entered, stepped and closed (`aclose`, where it has one) by one and the same task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import attrs
+
+from agentloop._values import fast_init, frozen_object
+from agentloop.abort import AbortSignal
+from agentloop.errors import FinishReason
+from agentloop.messages import AgentMessage, ContentBlock, JsonObject, ToolSpec, Usage
+
+
+@fast_init
+@attrs.frozen
+class TextChunk:
+    """A piece of text. `fidelity` is added to its block's, key by key; an empty text is a delta all the same."""
+
+    type: ClassVar[str] = "text_chunk"
+    text: str
+    index: int | None = None
+    """Which block of the provider it belongs to; None: the open text block, or a new one."""
+    fidelity: JsonObject | None = attrs.field(default=None, converter=frozen_object)
+
+
+@fast_init
+@attrs.frozen
+class ThinkingChunk:
+    """A piece of thinking."""
+
+    type: ClassVar[str] = "thinking_chunk"
+    thinking: str
+    index: int | None = None
+    fidelity: JsonObject | None = attrs.field(default=None, converter=frozen_object)
+
+
+@fast_init
+@attrs.frozen
+class ToolCallChunk:
+    """A fragment of a call. The first non-empty `id` and `name` count and may come late; with `index` None another id
+    than the open call's opens a new call."""
+
+    type: ClassVar[str] = "tool_call_chunk"
+    arguments: str = ""
+    id: str | None = None
+    name: str | None = None
+    index: int | None = None
+    fidelity: JsonObject | None = attrs.field(default=None, converter=frozen_object)
+
+
+@fast_init
+@attrs.frozen
+class BlockEnd:
+    """The provider says that this block (None: the open one) is whole."""
+
+    type: ClassVar[str] = "block_end"
+    index: int | None = None
+
+
+@fast_init
+@attrs.frozen
+class BlockChunk:
+    """A block that does not stream, whole."""
+
+    type: ClassVar[str] = "block_chunk"
+    block: ContentBlock
+
+
+@fast_init
+@attrs.frozen
+class UsageChunk:
+    """Tokens of this request so far; the last one counts."""
+
+    type: ClassVar[str] = "usage_chunk"
+    usage: Usage
+
+
+@fast_init
+@attrs.frozen
+class Finish:
+    """The reply is whole. Only usage is read after it. A stream that ends without one was cut off."""
+
+    type: ClassVar[str] = "finish"
+    reason: FinishReason
+    fidelity: JsonObject | None = attrs.field(default=None, converter=frozen_object)
+    """Goes to the message (not to a block)."""
+
+
+ModelChunk: TypeAlias = TextChunk | ThinkingChunk | ToolCallChunk | BlockEnd | BlockChunk | UsageChunk | Finish | str
+"""What a model yields. A plain `str` is a `TextChunk`."""
+
+
+@attrs.frozen
+class ModelRequest:
+    """What a model is asked. Legal for every provider: each call is followed by its result, no message is empty."""
+
+    system_prompt: str | None
+    messages: Sequence[AgentMessage]
+    """User, assistant and tool result messages; read-only."""
+    tools: Sequence[ToolSpec]
+    options: Mapping[str, Any]
+    """Parameters for the adapter (temperature, thinking level, …), as `Config.options` gives them."""
+    abort: AbortSignal = attrs.field(factory=AbortSignal, eq=False, repr=False)
+    """Fires when the run stops. An adapter need not look at it: its task is cancelled as well."""
+    model: Model | None = attrs.field(default=None, eq=False, repr=False)
+    """Who is asked; `Config.prepare_request` may replace it for this one request."""
+
+
+class Model(Protocol):
+    """A model callable. An async generator function with one parameter is one."""
+
+    def __call__(self, request: ModelRequest, /) -> AsyncIterator[ModelChunk]: ...
