@@ -22,7 +22,7 @@ def fast_init(cls: type[C]) -> type[C]:
     """Give a frozen slotted attrs class an `__init__` that stores through the slots' own setters."""
     scope: dict[str, Any] = {"NOTHING": attrs.NOTHING}
     parameters, lines = [], []
-    for field in attrs.fields(cls):  # type: ignore[arg-type,misc,unused-ignore]
+    for field in attrs.fields(cls):  
         name, argument = field.name, field.alias or field.name
         scope[f"set_{name}"] = cls.__dict__[name].__set__
         value = argument
