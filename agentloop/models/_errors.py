@@ -1,0 +1,389 @@
+"""What a failed request means: one classification of statuses, bodies, headers and exceptions, for every adapter.
+
+Three doors, all giving a `ModelError`: `response_error` for an HTTP answer that is no stream, `payload_error` for an
+error object inside a stream that began well, `exception_error` for whatever an SDK or an HTTP library raised.
+
+The order of the readings: 401 and signs of a wrong credential first (several providers answer a wrong key with 400),
+then the statuses that say it all (408, 425, 429), then context and filter by code or words, then the status, then the
+codes. The table of statuses is `agentloop.errors.code_for_status`; the words are data at the top of this file.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from agentloop.errors import RETRYABLE_CODES, ModelError, code_for_status
+
+MAX_MESSAGE = 2_000
+"""Longest error text that is kept, in characters: a proxy's HTML page is no message."""
+
+MAX_PARSED = 1_000_000
+"""Longest error body that is read as JSON, in bytes."""
+
+_CREDENTIAL_CODES = frozenset({
+    "invalid_api_key", "api_key_invalid", "incorrect_api_key", "missing_api_key", "no_api_key", "expired_api_key",
+    "authentication_error", "invalid_authentication", "invalid_authentication_error", "unauthenticated", "unauthorized",
+    "invalid_token", "access_token_expired", "access_token_type_unsupported", "invalidapikey",
+})  # fmt: skip
+
+_CONTEXT_CODES = frozenset({
+    "context_length_exceeded", "model_context_window_exceeded", "context_window_exceeded", "exceed_context_size_error",
+    "too_many_prompt_tokens", "input_too_long", "prompt_too_long", "request_too_large",
+    "max_context_length_exceeded", "tokens_limit_reached",
+})  # fmt: skip
+
+_FILTER_CODES = frozenset({
+    "content_filter", "content_filtered", "responsibleaipolicyviolation", "content_policy_violation", "content_policy",
+    "data_inspection_failed", "datainspectionfailed", "prohibited_content", "safety", "moderation_blocked",
+    "cyber_policy_violation", "bio_policy",
+})  # fmt: skip
+
+_CODES = {
+    name: code
+    for code, names in {
+        "rate_limit": "rate_limit_exceeded rate_limit_error rate_limit ratelimitreached rate_limited resource_exhausted"
+        " insufficient_quota quota_exceeded too_many_requests throttling throttlingexception requests tokens",
+        "overloaded": "overloaded_error overloaded unavailable service_unavailable service_unavailable_error slow_down"
+        " engine_overloaded engine_overloaded_error model_overloaded server_overloaded server_is_overloaded"
+        " serviceunavailableexception capacity_exceeded",
+        "timeout": "timeout timeout_error deadline_exceeded request_timeout",
+        "rejected": "invalid_request_error invalid_request invalid_argument invalid_prompt not_found_error not_found"
+        " permission_error permission_denied billing_error failed_precondition out_of_range already_exists"
+        " model_not_found tool_use_failed unsupported_value unsupported_parameter unimplemented invalid_image"
+        " image_too_large bad_request badrequesterror validation_error",
+    }.items()
+    for name in names.split()
+}
+"""What a code or type that an error names means where no status says it; all others are `network`."""
+
+_CREDENTIAL_WORDS = re.compile(
+    r"\b(?:invalid|incorrect|missing|wrong|expired|revoked|unknown|malformed|no) (?:or \w+ )?"
+    r"(?:api[ _-]?key|authentication|credentials?|(?:access|bearer) token|auth(?:orization)? (?:header|token))"
+    r"|(?:api[ _-]?key|x-api-key|credentials?|(?:access|bearer) token)\b[^.]{0,60}?\b"
+    r"(?:(?:is|are|was) (?:not valid|invalid|missing|incorrect|expired|required|not provided)"
+    r"|not valid|not found|has expired|expired|invalid)"
+    r"|invalid user ?name or password|authentication fails|not authenticated|(?:didn't|did not) provide an api key"
+    r"|could not (?:resolve|validate) (?:the )?(?:authentication|credentials)",
+    re.IGNORECASE,
+)
+
+_CONTEXT_WORDS = re.compile(
+    r"(?:prompt|input|context|conversation|request|messages?) (?:is |are |was )?too (?:long|large)"
+    r"|(?:maximum|max|model'?s?|available|supported) context (?:length|window|size)"
+    r"|context (?:length|window|size|limit)[^.]{0,40}(?:exceed|overflow|too)"
+    r"|exceed[^.]{0,60}context (?:length|window|size|limit)"
+    r"|length of (?:all )?messages is too long"
+    r"|reduce (?:the length of (?:the |your )?(?:messages|prompt|input)|your message size)"
+    r"|(?:input|prompt) token(?:s| count)\b[^.]{0,60}exceed"
+    r"|exceed[^.]{0,60}(?:maximum|max|limit)[^.]{0,30}(?:input|prompt) tokens"
+    r"|maximum prompt length|too many (?:input |prompt )tokens|exceeded model token limit"
+    r"|greater than the context length"
+    r"|too large for model with \d+ maximum context length",
+    re.IGNORECASE,
+)
+
+_FILTER_WORDS = re.compile(
+    r"content (?:management|safety|moderation) policy|content[ _-]?filter|inappropriate content"
+    r"|(?:flagged|blocked|rejected)[^.]{0,40}(?:safety|moderation|policy|inappropriate)"
+    r"|violat\w+[^.]{0,40}usage polic",
+    re.IGNORECASE,
+)
+
+_UNIT = r"(?:milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|h)(?![a-z])"
+_WAIT_WORDS = re.compile(
+    rf"(?:try again|retry|available again|wait|reset)\w*[^.\d]{{0,40}}((?:\d+(?:\.\d+)?\s*{_UNIT}\s*)+)", re.IGNORECASE
+)
+_WAIT_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milli|h|m|s)", re.IGNORECASE)
+_WAIT_UNITS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TAGS = re.compile(r"<(?:script|style)\b.*?(?:</(?:script|style)\s*>|\Z)|<[^<>]*>", re.IGNORECASE | re.DOTALL)
+
+
+@attrs.frozen
+class ErrorFacts:
+    """What an error body says: its words, every code or type it names (lower case), a status of its own, a wait."""
+
+    message: str
+    codes: frozenset[str]
+    status: int | None
+    retry_after: float | None
+
+
+# ---------------------------------------------------------------- the three doors
+
+
+def response_error(
+    status: int, headers: Mapping[str, str] | None = None, body: Any = None, *, now: float | None = None
+) -> ModelError:
+    """The error of an HTTP answer. `body` is bytes, text or parsed JSON; `headers` need not be lower case.
+
+    `now` (seconds since the epoch) is what an HTTP date in `retry-after` is measured from; default: the answer's own
+    `date`, else this machine's clock.
+    """
+    facts = read_body(body)
+    code = _code(status, facts)
+    text = facts.message or "the provider sent an empty body"
+    return _error(code, f"HTTP {status}: {text}", _longest(header_wait(headers or {}, now), facts.retry_after))
+
+
+def payload_error(payload: Any, *, message: str = "") -> ModelError:
+    """The error of an error object inside a stream: by a status it quotes or the codes it names, else `network`.
+
+    `message` stands in where the object has no words of its own.
+    """
+    facts = read_body(payload)
+    text = facts.message or message or "the provider reported an error without words"
+    return _error(_code(facts.status, facts), text, facts.retry_after)
+
+
+def exception_error(error: BaseException) -> ModelError:
+    """The error of an exception of an SDK, an HTTP library or the operating system, by the names of its classes.
+
+    Classes are recognised by name so that no SDK must be installed or loaded. What has a response is read like one;
+    what cannot be placed is `network`. The original should be chained: `raise exception_error(error) from error`.
+    """
+    error = _leaf(error)
+    if isinstance(error, ModelError):
+        return error
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    body = getattr(error, "body", None)
+    if isinstance(status, int) and status >= 400:
+        return response_error(status, getattr(response, "headers", None), _content(response, body))
+    if body:  # an SDK's error for an error object inside a stream
+        return payload_error(body, message=_words(error))
+    names = {cls.__name__ for cls in type(error).__mro__}
+    for code, known in _EXCEPTIONS:
+        if names & known:
+            return ModelError(code, _words(error))
+    return ModelError("auth" if _CREDENTIAL_WORDS.search(str(error)) else "network", _words(error))
+
+
+_EXCEPTIONS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("timeout", frozenset({"APITimeoutError", "TimeoutException", "TimeoutError", "TooSlowError"})),
+    ("auth", frozenset({"SubjectTokenProviderError", "OAuthError", "AuthenticationError", "WorkloadIdentityError"})),
+    ("content_filter", frozenset({"ContentFilterFinishReasonError"})),
+    ("truncated", frozenset({"LengthFinishReasonError"})),
+    ("rejected", frozenset({"UnsupportedProtocol", "InvalidURL", "LocalProtocolError", "TooManyRedirects"})),
+    ("malformed", frozenset({"JSONDecodeError", "UnicodeError", "DecodingError", "ValidationError", "SSEError",
+                             "APIResponseValidationError", "APIWebhookValidationError", "RecursionError",
+                             "InvalidWebhookSignatureError"})),
+)  # fmt: skip
+"""Names of exception classes (of any base counts) and what they mean, in this order; all others are `network`."""
+
+
+# ---------------------------------------------------------------- what a body says
+
+
+def read_body(body: Any) -> ErrorFacts:
+    """Read an error body of any provider: JSON of a dozen shapes, plain text, HTML, nothing."""
+    value = _parsed(body)
+    if not isinstance(value, dict | list):
+        return ErrorFacts(_plain("" if value is None else str(value)), frozenset(), None, None)
+    message, codes, status, waits = "", set(), None, []
+    for entry in _objects(value):
+        message = message or _message(entry)
+        for key in ("code", "type", "status", "reason", "error", "error_type", "status_code", "http_status"):
+            known = entry.get(key)
+            if isinstance(known, str) and not known.strip().isdigit():
+                codes.add(known.strip().lower())
+            elif status is None and (number := _status(known)):
+                status = number
+        waits.append(_field_wait(entry))
+    waits.append(_word_wait(message))
+    return ErrorFacts(_plain(message) or _plain(_compact(value)), frozenset(codes), status, _longest(*waits))
+
+
+def _parsed(body: Any) -> Any:
+    if isinstance(body, bytes | bytearray | memoryview):
+        body = bytes(body[:MAX_PARSED]).decode("utf-8", "replace")
+    if not isinstance(body, str):
+        return body
+    text = body.strip()
+    if text[:1] in ("{", "["):
+        try:
+            return json.loads(text[:MAX_PARSED])
+        except (ValueError, RecursionError):
+            pass
+    return text
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """The objects of an error body that may say something, outermost first; bounded in depth and number."""
+    queue = [(value, 0)]
+    seen = 0
+    while queue and seen < 64:
+        item, depth = queue.pop(0)
+        if isinstance(item, list):
+            queue.extend((entry, depth) for entry in item[:16])
+        elif isinstance(item, dict):
+            seen += 1
+            yield item
+            nested = [item.get(key) for key in _NESTED] if depth < 4 else []
+            queue.extend((entry, depth + 1) for entry in nested if isinstance(entry, dict | list))
+
+
+_NESTED = ("error", "errors", "innererror", "details", "metadata", "detail", "response")
+
+
+def _message(entry: Mapping[str, Any]) -> str:
+    for key in ("message", "msg", "error_description", "error", "detail", "raw"):
+        text = entry.get(key)
+        if isinstance(text, str) and text.strip():
+            return text.strip()
+    return ""
+
+
+def _status(value: Any) -> int | None:
+    if isinstance(value, str) and value.strip().isdigit() and len(value.strip()) == 3:
+        value = int(value)
+    return value if type(value) is int and 400 <= value <= 599 else None
+
+
+def _plain(text: str) -> str:
+    """The words of a body: an HTML page without its tags, blanks folded, cut to `MAX_MESSAGE`."""
+    head = text[: 20 * MAX_MESSAGE]
+    if re.match(r"\s*(?:<!doctype|<html|<\?xml|<head|<body)", head, re.IGNORECASE):
+        head = "(an HTML page) " + " ".join(_TAGS.sub(" ", head).split())
+    text = head.strip()
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
+
+
+def _compact(value: Any) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = repr(value)
+    return "" if text in ("{}", "[]") else text
+
+
+def _code(status: int | None, facts: ErrorFacts) -> str:
+    if status == 401 or facts.codes & _CREDENTIAL_CODES or _CREDENTIAL_WORDS.search(facts.message):
+        return "auth"
+    if status in (408, 425, 429):
+        return code_for_status(status)
+    if status is None:
+        known = [_CODES[code] for code in facts.codes if code in _CODES]
+        if facts.status:
+            return _code(facts.status, facts)
+        for code in ("rate_limit", "overloaded", "timeout"):
+            if code in known:
+                return code
+    if facts.codes & _CONTEXT_CODES or _CONTEXT_WORDS.search(facts.message):
+        return "context_too_long"
+    if (status is None or status < 500) and (facts.codes & _FILTER_CODES or _FILTER_WORDS.search(facts.message)):
+        return "content_filter"
+    if status is None:
+        return "rejected" if "rejected" in known else "network"
+    return code_for_status(status)
+
+
+def _error(code: str, message: str, retry_after: float | None) -> ModelError:
+    return ModelError(code, message, retry_after=retry_after if code in RETRYABLE_CODES else None)
+
+
+# ---------------------------------------------------------------- how long to wait
+
+
+def header_wait(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """The wait in seconds that `retry-after` (seconds or an HTTP date) or `retry-after-ms` asks for, else None.
+
+    Where both are sent the longer one counts: a zero beside a positive wait has been seen, and waiting too little costs
+    a further refusal.
+    """
+    lower = {str(key).lower(): str(value).strip() for key, value in headers.items()}
+    milliseconds = _seconds(lower.get("retry-after-ms"))
+    return _longest(None if milliseconds is None else milliseconds / 1000, _header_time(lower, now))
+
+
+def _header_time(headers: Mapping[str, str], now: float | None) -> float | None:
+    value = headers.get("retry-after", "")
+    seconds = _seconds(value)
+    if seconds is not None or not value:
+        return seconds
+    try:
+        then = email.utils.parsedate_to_datetime(value).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+    if now is None:
+        try:
+            now = email.utils.parsedate_to_datetime(headers["date"]).timestamp()
+        except (KeyError, ValueError, TypeError, OverflowError):
+            now = time.time()
+    return max(0.0, then - now)
+
+
+def _field_wait(entry: Mapping[str, Any]) -> float | None:
+    """A wait among the fields: `retry_after` in both spellings, `…_ms`, Google's RetryInfo (`"retryDelay": "39s"`)."""
+    for key in ("retry_after", "retryAfter", "retry-after", "retry_after_seconds", "retryAfterSeconds"):
+        wait = _seconds(entry.get(key))
+        if wait is not None:
+            return wait
+    for key in ("retry_after_ms", "retryAfterMs"):
+        wait = _seconds(entry.get(key))
+        if wait is not None:
+            return wait / 1000
+    delay = entry.get("retryDelay", entry.get("retry_delay"))
+    if isinstance(delay, dict):  # the protocol buffer's own form: {"seconds": 39, "nanos": 0}
+        seconds, nanos = _seconds(delay.get("seconds", 0)), _seconds(delay.get("nanos", 0))
+        return None if seconds is None else seconds + (nanos or 0.0) / 1e9
+    return _seconds(delay.removesuffix("s")) if isinstance(delay, str) else None
+
+
+def _word_wait(message: str) -> float | None:
+    """A wait in the words: `try again in 1m2.5s`, `retry after 12 seconds`, `in 20ms`."""
+    found = _WAIT_WORDS.search(message[:MAX_MESSAGE])
+    if not found:
+        return None
+    parts = _WAIT_PART.findall(found.group(1))
+    return sum(float(number) * _WAIT_UNITS[unit.lower()] for number, unit in parts)
+
+
+def _seconds(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        seconds = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def _longest(*waits: float | None) -> float | None:
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+# ---------------------------------------------------------------- exceptions
+
+
+def _leaf(error: BaseException) -> BaseException:
+    """The first exception inside groups of exceptions (trio wraps what happens in a nursery)."""
+    for _ in range(16):
+        if not isinstance(error, BaseExceptionGroup):
+            break
+        error = error.exceptions[0]
+    return error
+
+
+def _content(response: Any, body: Any) -> Any:
+    """The whole body where it was read; an SDK's `body` may be only a part of it."""
+    try:
+        return response.content or body
+    except Exception:  # a streamed body that nobody read
+        return body
+
+
+def _words(error: BaseException) -> str:
+    """What an exception says, with its class and the cause that an SDK hides (`Connection error.`)."""
+    text = str(error).strip() or type(error).__name__
+    cause = error.__cause__
+    if cause is not None and str(cause).strip() and str(cause).strip() not in text:
+        text = f"{text} ({type(cause).__name__}: {str(cause).strip()})"
+    return _plain(text if type(error).__name__ in text else f"{type(error).__name__}: {text}")

@@ -1,0 +1,242 @@
+"""What every adapter does alike: options, ids in a provider's alphabet, data URLs, loading an SDK, closing a stream.
+
+Options of a request (`Config.options`, `ModelRequest.options`) fall in two groups. The common ones, which every adapter
+maps to its provider's words or refuses with `unsupported`:
+
+    temperature   number                       max_tokens    longest reply in tokens, thinking included
+    top_p         number                       stop          a text, or several, at which the reply ends
+    seed          integer                      thinking      off · minimal · low · medium · high · max
+    tool_choice   auto · none · required · {"name": "one_tool"}
+    parallel_tool_calls   whether one reply may hold several calls
+
+All others go into the request's body as they are, under the key and with the value given, over what the adapter itself
+would send. An option that is None counts as not given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args
+
+import anyio
+import attrs
+
+from agentloop.errors import MissingExtra, ModelError
+from agentloop.messages import AgentMessage, AssistantMessage, ToolCall, ToolResultMessage
+
+# ---------------------------------------------------------------- options
+
+ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "max"]
+THINKING_LEVELS: tuple[str, ...] = get_args(ThinkingLevel)
+
+
+@attrs.frozen
+class CommonOptions:
+    """The common options, checked; None where not given. `extra` holds the others, for the request's body."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    thinking: ThinkingLevel | None = None
+    tool_choice: str | Mapping[str, str] | None = None
+    """`auto`, `none`, `required`, or `{"name": …}`."""
+    parallel_tool_calls: bool | None = None
+    extra: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+def common_options(options: Mapping[str, Any]) -> CommonOptions:
+    """Check the common options, set the others aside. Raises `ModelError` (`invalid_input`) that names the option."""
+    values: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is None:
+            continue
+        check = _CHECKS.get(name)
+        if check is None:
+            extra[name] = value
+        else:
+            values[name] = check(name, value)
+    return CommonOptions(**values, extra=extra)
+
+
+def invalid_option(name: str, expected: str, value: Any) -> ModelError:
+    """The error of an option whose value nobody could use."""
+    return ModelError("invalid_input", f"options[{name!r}]: expected {expected}, got {value!r}")
+
+
+def unsupported_option(name: str, value: Any, who: str, instead: str = "") -> ModelError:
+    """The error of an option that this provider or model cannot do."""
+    return ModelError("unsupported", f"options[{name!r}]: {who} cannot do {value!r}{instead and ': ' + instead}")
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise invalid_option(name, "a number", value)
+    return value
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise invalid_option(name, "a positive integer", value)
+    return value
+
+
+def _integer(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise invalid_option(name, "an integer", value)
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise invalid_option(name, "true or false", value)
+    return value
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) and text for text in texts):
+        raise invalid_option(name, "a text or a list of texts, none empty", value)
+    return tuple(texts)
+
+
+def _level(name: str, value: Any) -> str:
+    if value not in THINKING_LEVELS:
+        raise invalid_option(name, f"one of {', '.join(THINKING_LEVELS)}", value)
+    return str(value)
+
+
+def _choice(name: str, value: Any) -> str | dict[str, str]:
+    if value in ("auto", "none", "required"):
+        return str(value)
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str) and len(value) == 1:
+        return {"name": value["name"]}
+    raise invalid_option(name, 'auto, none, required or {"name": TOOL}', value)
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "temperature": _number,
+    "top_p": _number,
+    "max_tokens": _count,
+    "seed": _integer,
+    "stop": _texts,
+    "thinking": _level,
+    "tool_choice": _choice,
+    "parallel_tool_calls": _flag,
+}
+
+
+# ---------------------------------------------------------------- history out
+
+
+def same_model(message: AssistantMessage, provider: str, model: str) -> bool:
+    """Whether a reply came from this provider and model, so that its thinking and fidelity may go back.
+
+    Neither crosses models: a signature of another one is refused, and foreign thinking is somebody else's.
+    """
+    return message.provider == provider and message.model == model
+
+
+def call_ids(messages: Iterable[AgentMessage]) -> list[str]:
+    """The ids of all calls and results, in order of first appearance."""
+    ids: dict[str, None] = {}
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            ids.update((block.id, None) for block in message.content if isinstance(block, ToolCall))
+        elif isinstance(message, ToolResultMessage):
+            ids[message.tool_call_id] = None
+    return list(ids)
+
+
+def legal_ids(ids: Iterable[str], pattern: str, *, alphabet: str = "0-9A-Za-z_-", length: int = 40) -> dict[str, str]:
+    """A provider-legal id for each id: itself where it matches `pattern` whole, else one made of it.
+
+    No two ids share one, and the same id always gets the same one as long as no other takes it: requests stay equal
+    from turn to turn (caches depend on it). `alphabet` (inside of a character class) and `length` say what a made one
+    may hold; `length` below 16 gives a hash alone.
+    """
+    legal = re.compile(pattern)
+    ids = list(ids)
+    taken = {own for own in ids if legal.fullmatch(own)}
+    result: dict[str, str] = {}
+    for own in ids:
+        if own in taken:
+            result[own] = own
+            continue
+        for attempt in range(len(taken) + 1):
+            made = _made_id(own, attempt, alphabet, length)
+            if made not in taken:
+                break
+        taken.add(made)
+        result[own] = made
+    return result
+
+
+def _made_id(own: str, attempt: int, alphabet: str, length: int) -> str:
+    digest = hashlib.sha256(f"{own}\0{attempt}".encode("utf-8", "surrogatepass")).hexdigest()
+    if length < 16:
+        return digest[:length]
+    kept = re.sub(f"[^{alphabet}]", "_", own)[: length - 9]
+    return f"{kept}_{digest[:8]}"
+
+
+def arguments_text(arguments: str) -> str:
+    """The arguments of a call as a provider takes them: JSON text, `{}` where the model sent nothing."""
+    return arguments if arguments.strip() else "{}"
+
+
+def compact_json(value: Any) -> str:
+    """JSON without blanks, not escaped to ASCII."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+# ---------------------------------------------------------------- data URLs
+
+_DATA_URL = re.compile(r"data:([^;,]*)((?:;[^;,]*)*?);base64,", re.IGNORECASE)
+
+
+def data_url(data: str, mime_type: str) -> str:
+    """A `data:` URL of base64 data."""
+    return f"data:{mime_type};base64,{data}"
+
+
+def split_data_url(url: str) -> tuple[str, str] | None:
+    """MIME type and base64 data of a `data:` URL, or None for any other address."""
+    found = _DATA_URL.match(url[:1_000])
+    return (found.group(1) or "application/octet-stream", url[found.end() :]) if found else None
+
+
+# ---------------------------------------------------------------- SDKs and connections
+
+
+def load_sdk(package: str, extra: str) -> Any:
+    """Import an SDK when its adapter is made. Raises `MissingExtra` when it is not installed."""
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package.partition(".")[0]:
+            raise  # the SDK is there but broken: its own words help more
+        raise MissingExtra(package, extra) from error
+
+
+CLOSE_BOUND = 5.0
+"""Longest time that closing a connection may take, in seconds."""
+
+
+async def close_shielded(close: Callable[[], Awaitable[object]], bound: float = CLOSE_BOUND) -> None:
+    """Await `close()` also while cancelled, for at most `bound` seconds; its failures are of no interest any more.
+
+    Streams of an SDK are closed with it even when they were read to their end: what is left to the garbage collector
+    warns.
+    """
+    with anyio.move_on_after(bound, shield=True):
+        try:
+            await close()
+        except Exception:  # the connection is gone either way
+            return
