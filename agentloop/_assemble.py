@@ -1,0 +1,362 @@
+"""From a model's chunks to the starts, deltas and ends of blocks: the discipline that no adapter has to keep.
+
+One block is shown at a time. Chunks of other blocks are held until it ends, then come as start, one delta and what follows.
+The hot path is a piece of the open block; everything else is in slow functions. Nothing here waits or knows a clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from agentloop._values import valid_text
+from agentloop.errors import FinishReason, ModelError, StopReason
+from agentloop.events import (
+    END_OF,
+    START_OF,
+    BlockAdded,
+    Event,
+    MessageEnd,
+    MessageStart,
+    MessageUpdate,
+    Partial,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from agentloop.messages import AssistantMessage, ContentBlock, Text, Thinking, ToolCall, Usage, content_blocks
+from agentloop.model import BlockChunk, BlockEnd, Finish, TextChunk, ThinkingChunk, ToolCallChunk, UsageChunk
+
+log = logging.getLogger("agentloop")
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class _Block:
+    """One block in the making: the open one, or one that waits for its turn."""
+
+    __slots__ = ("carry", "complete", "delta", "fidelity", "held", "id", "index", "kind", "key", "name", "number", "whole")
+
+    def __init__(self, kind: type, key: int | None) -> None:
+        self.kind = kind
+        self.key = key  # the provider's index, None where it gives none
+        self.delta: Any = _DELTAS.get(kind)
+        self.number = -1  # our index, once it is shown
+        self.id: str | None = None
+        self.name: str | None = None
+        self.held: list[str] = []  # what came before it could be shown
+        self.carry = ""  # half a surrogate pair that waits for the other half
+        self.fidelity: dict[str, Any] = {}
+        self.complete = False
+        self.whole: ContentBlock | None = None  # a block that does not stream
+
+    @property
+    def showable(self) -> bool:
+        return self.kind is not ToolCall or self.name is not None
+
+
+_DELTAS: dict[type, type] = {Text: TextDelta, Thinking: ThinkingDelta, ToolCall: ToolCallDelta}
+_KINDS: dict[type, type] = {TextChunk: Text, ThinkingChunk: Thinking, ToolCallChunk: ToolCall}
+
+
+class Assembler:
+    """Feed it chunks; it emits the reply's events. `close` ends whatever is open.
+
+    `emit` takes any event; `emit_delta` a `MessageUpdate` whose delta is a piece of the open block (the choke point's fast
+    path). `claim_id` makes a call's id unique, or makes one.
+    """
+
+    __slots__ = (
+        "_blocks",
+        "_claim_id",
+        "_emit",
+        "_emit_delta",
+        "_ended_calls",
+        "_fidelity",
+        "_header",
+        "_index",
+        "_open",
+        "_waiting",
+        "finish_reason",
+        "partial",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        header: AssistantMessage,
+        emit: Callable[[Event], None],
+        emit_delta: Callable[[MessageUpdate], None],
+        claim_id: Callable[[str | None], str],
+    ) -> None:
+        self._header = header
+        self._emit = emit
+        self._emit_delta = emit_delta
+        self._claim_id = claim_id
+        self.partial: Partial | None = None
+        """The reply in the making; None until it has content."""
+        self.finish_reason: FinishReason | None = None
+        """Why the reply ended; None while no `Finish` was read."""
+        self.usage: Usage | None = None
+        """The last usage that was reported."""
+        self._fidelity: Any = None
+        self._index = 0
+        self._open: _Block | None = None
+        self._waiting: deque[_Block] = deque()
+        self._ended_calls: set[int] = set()
+
+    def feed(self, chunk: Any) -> None:
+        """Take one chunk. Raises `ModelError` (`malformed`) for chunks that make no sense, `TypeError` for no chunk at all."""
+        block = self._open
+        kind = type(chunk)
+        if block is not None and self.finish_reason is None:  # the hot path: the open block goes on
+            if kind is str:
+                if block.kind is Text and block.key is None and block.number >= 0 and not block.carry and chunk.isascii():
+                    self._emit_delta(self.partial.grow(TextDelta(block.number, chunk)))  # type: ignore[union-attr]
+                    return
+            elif kind is TextChunk and block.kind is Text and block.key == chunk.index and chunk.fidelity is None:
+                text = chunk.text
+                if block.number >= 0 and not block.carry and text.isascii():
+                    self._emit_delta(self.partial.grow(TextDelta(block.number, text)))  # type: ignore[union-attr]
+                    return
+        handler = _HANDLERS.get(kind)
+        if handler is None:
+            handler = next((h for base, h in _HANDLERS.items() if isinstance(chunk, base)), None)
+            if handler is None:
+                raise TypeError(f"expected a model chunk or text, got {kind.__module__}.{kind.__qualname__}")
+        if self.finish_reason is not None and handler is not Assembler._usage:
+            log.warning("dropped a %s that came after the model's Finish", kind.__name__)
+            return
+        handler(self, chunk)
+
+    # ------------------------------------------------------------ chunks
+
+    def _plain(self, chunk: str) -> None:
+        self._piece(Text, chunk, None, None)
+
+    def _text(self, chunk: TextChunk) -> None:
+        self._piece(Text, chunk.text, chunk.index, chunk.fidelity)
+
+    def _thinking(self, chunk: ThinkingChunk) -> None:
+        self._piece(Thinking, chunk.thinking, chunk.index, chunk.fidelity)
+
+    def _piece(self, kind: type, text: str, index: int | None, fidelity: Any) -> None:
+        block = self._find(kind, index) or self._begin(kind, index)
+        if fidelity:
+            block.fidelity.update(fidelity)
+        self._grow(block, text)
+
+    def _call(self, chunk: ToolCallChunk) -> None:
+        block = self._find(ToolCall, chunk.index)
+        if block is not None and chunk.index is None and chunk.id and block.id not in (None, chunk.id):
+            block = None
+        if block is None:
+            if chunk.index is not None and chunk.index in self._ended_calls:
+                raise ModelError("malformed", f"a fragment came for tool call {chunk.index}, which had ended")
+            if chunk.index is None and not chunk.id and not chunk.name and self._ended_calls and self._open is None:
+                raise ModelError("malformed", "a fragment came for a tool call that had ended")
+            block = self._begin(ToolCall, chunk.index)
+        block.id = block.id or chunk.id or None
+        block.name = block.name or chunk.name or None
+        if chunk.fidelity:
+            block.fidelity.update(chunk.fidelity)
+        if block is self._open and block.number < 0 and block.showable:
+            self._show(block)
+        if chunk.arguments or block.number >= 0:
+            self._grow(block, chunk.arguments)
+
+    def _block(self, chunk: BlockChunk) -> None:
+        (whole,) = content_blocks([chunk.block])
+        block = self._begin(type(whole), None)
+        block.whole, block.complete = whole, True
+        if block is self._open:
+            self._end_open()
+
+    def _block_end(self, chunk: BlockEnd) -> None:
+        block = self._open
+        if block is not None and (chunk.index is None or block.key == chunk.index):
+            self._end_open()
+            return
+        for held in self._waiting:
+            if held.key == chunk.index and not held.complete:
+                held.complete = True
+                return
+
+    def _usage(self, chunk: UsageChunk) -> None:
+        self.usage = chunk.usage
+
+    def _finish(self, chunk: Finish) -> None:
+        for block in self._waiting:
+            block.complete = True
+        if self._open is not None:
+            self._end_open()
+        self.finish_reason = chunk.reason
+        self._fidelity = chunk.fidelity
+
+    # ------------------------------------------------------------ blocks
+
+    def _find(self, kind: type, index: int | None) -> _Block | None:
+        """The block that a chunk goes on with."""
+        block = self._open
+        if block is not None and block.kind is kind and (index is None or block.key == index):
+            return block
+        if index is None:
+            return None
+        for held in self._waiting:
+            if held.kind is kind and held.key == index and not held.complete:
+                return held
+        return None
+
+    def _begin(self, kind: type, index: int | None) -> _Block:
+        """A new block; without an index of the provider it completes the open one."""
+        block = _Block(kind, index)
+        if index is None:
+            for held in self._waiting:
+                held.complete = held.complete or held.key is None
+            if self._open is not None:
+                self._end_open()
+        if self._open is None:
+            self._open = block
+            if block.showable and kind in _DELTAS:
+                self._show(block)
+        else:
+            self._waiting.append(block)
+        return block
+
+    def _grow(self, block: _Block, text: str) -> None:
+        if block.number < 0:
+            block.held.append(text)
+            return
+        if block.carry or not text.isascii():
+            text = block.carry + text
+            block.carry = ""
+            if "\ud800" <= text[-1:] <= "\udbff":
+                text, block.carry = text[:-1], text[-1]
+            text = valid_text(text)
+        assert self.partial is not None
+        self._emit_delta(self.partial.grow(block.delta(block.number, text)))
+
+    def _show(self, block: _Block) -> None:
+        """Give the block its number and its start, and what was held of it as one delta. A whole call keeps its own events."""
+        if block.whole is not None:
+            return
+        partial = self._reply()
+        block.number = self._index
+        self._index += 1
+        if block.kind is ToolCall:
+            block.id = self._claim_id(block.id)
+            self._emit(partial.update(ToolCallStart(block.number, block.id, block.name or "")))
+        else:
+            self._emit(partial.update(START_OF[block.kind](block.number)))
+        if block.held:
+            text = "".join(block.held)
+            block.held.clear()
+            self._grow(block, text)
+
+    def _reply(self) -> Partial:
+        if self.partial is None:
+            self.partial = Partial(self._header)
+            self._emit(MessageStart(self._header))
+        return self.partial
+
+    def _end_open(self, stop_reason: StopReason = "completed") -> None:
+        """End the open block, then show what waits, as far as it goes."""
+        while (block := self._open) is not None:
+            self._end(block, stop_reason)
+            self._open = block = self._waiting.popleft() if self._waiting else None
+            if block is None:
+                return
+            if block.showable and block.kind in _DELTAS:
+                self._show(block)
+            if not block.complete:
+                return
+
+    def _end(self, block: _Block, stop_reason: StopReason = "completed") -> None:
+        partial = self._reply() if block.whole is not None else self.partial
+        if block.whole is not None:
+            self._add_whole(block.whole)
+            return
+        if block.number < 0:  # a call that never got a name
+            if stop_reason == "completed":
+                raise ModelError("malformed", "a tool call ended without a name")
+            return
+        assert partial is not None
+        if block.carry:
+            block.carry = ""
+            self._emit_delta(partial.grow(block.delta(block.number, REPLACEMENT)))
+        fidelity = block.fidelity or None
+        if block.kind is ToolCall:
+            made: Any = ToolCall(block.id or "", block.name or "", partial.text, fidelity)
+            if block.key is not None:
+                self._ended_calls.add(block.key)
+        else:
+            made = block.kind(partial.text, fidelity)
+        self._emit(partial.update(END_OF[block.kind](block.number, made, stop_reason)))
+
+    def _add_whole(self, whole: ContentBlock) -> None:
+        partial = self._reply()
+        if type(whole) is ToolCall:
+            if not whole.name:
+                raise ModelError("malformed", "a tool call came without a name")
+            whole = ToolCall(self._claim_id(whole.id or None), whole.name, whole.arguments, whole.fidelity)
+        self._emit(partial.update(BlockAdded(self._index, whole)))
+        self._index += 1
+
+    # ------------------------------------------------------------ the end
+
+    def close(
+        self, stop_reason: StopReason, error_code: str | None = None, error_message: str | None = None
+    ) -> AssistantMessage | None:
+        """End the reply, whatever is open, and return it; None when it had no content.
+
+        What was held comes as start, delta, end; calls that are not whole are dropped.
+        """
+        if self._open is not None:
+            self._close_blocks(stop_reason)
+        partial = self.partial
+        if partial is None:
+            return None
+        committed = stop_reason == "completed"
+        header = self._header
+        message = AssistantMessage(
+            partial.content(),
+            stop_reason,
+            self.finish_reason if committed else None,
+            self.usage,
+            header.provider,
+            header.model,
+            error_code,
+            error_message,
+            self._fidelity,
+        )
+        self._emit(MessageEnd(message))
+        return message
+
+    def _close_blocks(self, stop_reason: StopReason) -> None:
+        block = self._open
+        assert block is not None
+        self._open = None
+        self._end(block, stop_reason)
+        for held in self._waiting:
+            if held.kind is ToolCall and not held.complete:
+                continue
+            if held.showable and held.kind in _DELTAS:
+                self._show(held)
+            if held.number >= 0 or held.whole is not None:
+                self._end(held, "completed" if held.complete else stop_reason)
+        self._waiting.clear()
+
+
+_HANDLERS: dict[type, Callable[[Assembler, Any], None]] = {
+    str: Assembler._plain,
+    TextChunk: Assembler._text,
+    ThinkingChunk: Assembler._thinking,
+    ToolCallChunk: Assembler._call,
+    BlockEnd: Assembler._block_end,
+    BlockChunk: Assembler._block,
+    UsageChunk: Assembler._usage,
+    Finish: Assembler._finish,
+}
