@@ -78,11 +78,14 @@ async def test_call_in_pieces() -> None:
 @pytest.mark.parametrize("failure", [ModelError("overloaded", "busy"), ValueError("bug"), KeyError])
 async def test_exceptions_are_raised_where_they_stand(failure: Any) -> None:
     """What comes before an exception is sent, then it is raised as it is."""
-    model = ScriptedModel([["half", failure, "never"]])
-    seen = []
-    with pytest.raises(failure if isinstance(failure, type) else type(failure)):
+    model, seen = ScriptedModel([["half", failure, "never"]]), []
+
+    async def read() -> None:
         async for chunk in model(request()):
             seen.append(chunk)
+
+    with pytest.raises(failure if isinstance(failure, type) else type(failure)):
+        await read()
     assert seen == ["half"]
     assert model.open_streams == 0
 
