@@ -12,6 +12,7 @@ The tree:
     │   ├── TraceWriteError        the disk's: a record could not be written
     │   ├── TraceReadError         the file's: it cannot be read or resumed
     │   └── TraceLocked            the caller's: another writer holds the session
+    ├── SseError                   the sender's: a stream of server-sent events that cannot be read
     └── GrammarError               ours: an event that the grammar does not allow here
 """
 
@@ -111,6 +112,10 @@ class TraceReadError(TraceError):
 
 class TraceLocked(TraceError):
     """Another writer holds this session."""
+
+
+class SseError(AgentLoopError, ValueError):
+    """A stream of server-sent events cannot be read: an event that is too large, or data that is no record."""
 
 
 class GrammarError(AgentLoopError):

@@ -1,7 +1,8 @@
 """Server-sent events, sans-I/O: bytes to events, and records to bytes that can be nothing but one event.
 
-The format is WHATWG's "server-sent events". Lines end with CR, LF or CRLF and with nothing else: U+2028, U+0085, form feeds
-and their like are text. Nothing here waits, opens or sends; `channel.py` keeps what a client that comes back has missed.
+The format is WHATWG's "server-sent events". Lines end with CR, LF or CRLF and with nothing else: U+2028, U+0085, form
+feeds and their like are text. Nothing here waits, opens or sends; `channel.py` keeps what a client that comes back
+has missed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ServerSentEvent:
         Raises `SseError` when the data is anything else.
         """
         try:
-            value = loads(self.data)
+            value = loads(self.data.encode())
         except ValueError as error:
             raise SseError(f"event {self.id or '(no id)'}: expected data in JSON, got {error}") from error
         if not isinstance(value, dict):
@@ -62,12 +63,13 @@ class ServerSentEvent:
 class Parser:
     """Takes a stream of bytes in pieces of any size and gives its events.
 
-    Pieces may end anywhere, inside a character or between CR and LF. What stands behind the last blank line when the stream
-    ends is no event, as the format wants it. The work is linear in the bytes. An event that grows beyond `max_bytes` raises
-    `SseError`, and so does every `feed` after it: the stream cannot be trusted any more.
+    Pieces may end anywhere, inside a character or between CR and LF. What stands behind the last blank line when the
+    stream ends is no event, as the format wants it. The work is linear in the bytes. An event that grows beyond
+    `max_bytes` raises `SseError`, and so does every `feed` after it: the stream cannot be trusted any more.
     """
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
+        """For one stream, from its first byte; a reconnect needs a new one."""
         self.last_event_id = ""
         """To be sent as `Last-Event-ID` after a reconnect; empty when there was none."""
         self.retry: int | None = None
@@ -118,10 +120,13 @@ class Parser:
             line = line.removeprefix(_BOM)
         if not line:
             return self._dispatch()
-        # Line ends are ASCII, so a character that is cut by one is damaged already: decoding by the line changes nothing.
-        name, colon, value = line.decode("utf-8", "replace").partition(":")
-        if name or not colon:
+        # Line ends are ASCII, so a character that is cut by one is damaged already: decoding by the line changes
+        # nothing.
+        name, _, value = line.decode("utf-8", "replace").partition(":")
+        if name in ("data", "event", "id", "retry"):
             self._field(name, value[1:] if value[:1] == " " else value)
+        else:  # a comment or a field that the format does not know: nothing of it is held
+            self._size -= len(line)
         return None
 
     def _field(self, name: str, value: str) -> None:
