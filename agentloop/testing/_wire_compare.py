@@ -1,0 +1,438 @@
+"""What a recorded response says a reply must be, and where ours differs: pure functions over parsed files.
+
+The expectations are read from the recording alone (`<case>.expected.json`, status, headers, body), by short tables of
+their own here, never by the code under test.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from agentloop.errors import RETRYABLE_CODES, ModelError, code_for_status
+from agentloop.messages import AssistantMessage, ContentBlock, InlineData, Text, Thinking, ToolCall, Usage
+from agentloop.model import BlockChunk, BlockEnd, Finish, TextChunk, ThinkingChunk, ToolCallChunk
+
+Expected = Mapping[str, Any]
+
+
+# ---------------------------------------------------------------- what came
+
+
+@attrs.define(eq=False)
+class Count:
+    """How one block came: its pieces, those of them with text, and whether it came whole instead."""
+
+    kind: str
+    index: int | None = None
+    own_id: str | None = None
+    deltas: int = 0
+    nonempty: int = 0
+    openings: int = 0
+    """Empty pieces of a call that carry its id or name: some count them as deltas, some do not."""
+    whole: bool = False
+    ended: bool = False
+
+
+class Tally:
+    """Counts the pieces of each block as an adapter yields them, before the kernel joins what it has to hold back."""
+
+    def __init__(self) -> None:
+        self.counts: list[Count] = []
+        """In order of the blocks' first pieces."""
+
+    def feed(self, chunk: Any) -> None:
+        """Take one chunk."""
+        match chunk:
+            case str():
+                self._piece("text", None, chunk, None)
+            case TextChunk(text=text, index=index, fidelity=fidelity):
+                self._piece("text", index, text, fidelity)
+            case ThinkingChunk(thinking=text, index=index, fidelity=fidelity):
+                self._piece("thinking", index, text, fidelity)
+            case ToolCallChunk(arguments=text, index=index, id=own_id, name=name):
+                count = self._count("call", index, own_id)
+                count.deltas += 1
+                count.nonempty += text != ""
+                count.openings += text == "" and bool(own_id or name)
+            case BlockChunk():
+                self.counts.append(Count("whole", whole=True, ended=True))
+            case BlockEnd(index=index):
+                for count in self.counts:
+                    count.ended = count.ended or count.index == index
+            case _:
+                pass
+
+    def _piece(self, kind: str, index: int | None, text: str, fidelity: Any) -> None:
+        count = self._count(kind, index, None)
+        if text or not fidelity:  # a piece that only brings fidelity is none of the provider's deltas
+            count.deltas += 1
+            count.nonempty += text != ""
+
+    def _count(self, kind: str, index: int | None, own_id: str | None) -> Count:
+        candidates = self.counts[-1:] if index is None else self.counts
+        for count in candidates:
+            another = index is None and own_id is not None and count.own_id not in (None, own_id)
+            if count.kind == kind and count.index == index and not count.ended and not another:
+                count.own_id = count.own_id or own_id
+                return count
+        self.counts.append(Count(kind, index, own_id))
+        return self.counts[-1]
+
+
+@attrs.define
+class Outcome:
+    """What an adapter made of one response."""
+
+    message: AssistantMessage | None = None
+    """The reply, committed or not; None when it had no content."""
+    committed: bool = False
+    tally: Tally = attrs.field(factory=Tally)
+    finish: Finish | None = None
+    usage: Usage | None = None
+    error: ModelError | None = None
+    """What the adapter raised."""
+
+
+# ---------------------------------------------------------------- streams
+
+
+def stream_differences(api: str, expected: Expected, outcome: Outcome) -> list[str]:
+    """Where a reply differs from a stream's `expected.json`, in words; empty when it is as expected."""
+    found = _end_differences(api, expected, outcome)
+    found += _block_differences(api, expected, outcome)
+    found += _usage_differences(api, expected, outcome)
+    return found
+
+
+FINISH: Mapping[str, Mapping[str, str]] = {
+    "openai_chat": {
+        "stop": "stop", "length": "length", "tool_calls": "tool_use", "function_call": "tool_use",
+        "content_filter": "content_filter",
+    },
+    "openai_responses": {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"},
+    "anthropic_messages": {
+        "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_use",
+        "pause_turn": "pause", "refusal": "refusal", "model_context_window_exceeded": "length",
+    },
+    "google_gemini": {
+        "STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter", "RECITATION": "content_filter",
+        "BLOCKLIST": "content_filter", "PROHIBITED_CONTENT": "content_filter", "SPII": "content_filter",
+        "IMAGE_SAFETY": "content_filter",
+    },
+    "ollama_chat": {"stop": "stop", "length": "length"},
+}  # fmt: skip
+"""Stop reasons of the providers in our words; one that is not here is `unknown`."""
+
+
+def _end_differences(api: str, expected: Expected, outcome: Outcome) -> list[str]:
+    code = _stream_failure(api, expected)
+    if code is not None:
+        if code == "content_filter" and outcome.finish is not None and outcome.finish.reason == code:
+            return []  # a prompt that was blocked may be told either way
+        return _error_differences(code, None, outcome)
+    if outcome.error is not None or not outcome.committed:
+        return [f"expected a complete reply, got {outcome.error or 'a reply that is not committed'}"]
+    wanted, got = _finish_reasons(api, expected), outcome.finish.reason if outcome.finish else None
+    return [] if got in wanted else [f"finish_reason: expected {' or '.join(sorted(wanted))}, got {got}"]
+
+
+def _stream_failure(api: str, expected: Expected) -> str | None:
+    """The error code that the stream must end with, or None."""
+    if expected.get("errors"):
+        return _payload_code(expected["errors"][0].get("payload"))
+    if expected.get("final_error"):
+        return _payload_code({"error": expected["final_error"]})
+    if expected.get("stop_reason") is None:
+        if expected.get("prompt_feedback"):
+            return "content_filter"
+        return None if expected.get("framing_info", {}).get("done_marker") else "truncated"
+    return None
+
+
+def _finish_reasons(api: str, expected: Expected) -> set[str]:
+    sent = expected.get("stop_reason")
+    details = expected.get("incomplete_details") or {}
+    reason = FINISH.get(api, {}).get(str(details.get("reason") or sent), "unknown")
+    kinds = [block.get("kind") or block["type"] for block in expected["blocks"]]
+    if reason == "stop" and "refusal" in kinds:
+        return {"refusal"}
+    if reason == "stop" and "tool_call" in kinds:  # providers without a word of their own for it
+        return {"stop", "tool_use"}
+    return {reason}
+
+
+def _block_differences(api: str, expected: Expected, outcome: Outcome) -> list[str]:
+    wanted = list(expected["blocks"])
+    got = list(outcome.message.content) if outcome.message else []
+    if not outcome.committed:  # calls that were not whole when the reply broke off are dropped
+        while len(wanted) > len(got) and wanted[-1]["type"] == "tool_call":
+            wanted.pop()
+    if len(wanted) != len(got):
+        shown = [f"{block['type']}{':' + block['kind'] if 'kind' in block else ''}" for block in wanted]
+        return [f"blocks: expected {shown}, got {[type(block).__name__ for block in got]}"]
+    counts = outcome.tally.counts
+    opaque = strings(outcome.message.fidelity) if outcome.message else set()
+    found = []
+    for index, (block, ours) in enumerate(zip(wanted, got, strict=True)):
+        count = counts[index] if index < len(counts) and len(counts) >= len(got) else None
+        differences = [
+            *_one_block(api, block, ours),
+            *_count_differences(block, count),
+            *_fidelity(block, ours, opaque),
+        ]
+        found += [f"blocks[{index}]: {difference}" for difference in differences]
+    return found
+
+
+def _one_block(api: str, block: Expected, ours: ContentBlock) -> Iterator[str]:
+    match block["type"], ours:
+        case "text", Text(text=text):
+            yield from _same("text", block["text"], text)
+        case "thinking", Thinking(thinking=text):
+            yield from _same("thinking", block["text"], text)
+        case "tool_call", ToolCall(id=own, name=name, arguments=arguments):
+            yield from _same("name", block["name"], name)
+            if block.get("id") and own != block["id"] and not own.startswith(f"{block['id']}#"):
+                yield f"id: expected {block['id']}, got {own}"
+            yield from _same_arguments(api, block, arguments)
+        case "other", Text(text=text):
+            if block.get("kind") in ("refusal", "compaction") and text:
+                yield from _same(block["kind"], block.get("text", ""), text)
+        case "other", _:
+            pass
+        case kind, _:
+            yield f"expected {kind}, got {type(ours).__name__}"
+
+
+def _same_arguments(api: str, block: Expected, ours: str) -> Iterator[str]:
+    if block.get("partial_args") or ours == block.get("arguments"):
+        return
+    streamed = api not in ("google_gemini", "ollama_chat") and block.get("arguments", "").strip()
+    if streamed or _parsed(ours or "{}") != (block.get("arguments_json") or {}):
+        yield f"arguments: expected {block.get('arguments', block.get('arguments_json'))!r}, got {ours!r}"
+
+
+def _count_differences(block: Expected, count: Count | None) -> Iterator[str]:
+    if count is None or count.whole or "nonempty_deltas" not in block or block["type"] == "other":
+        return
+    yield from _same("nonempty_deltas", block["nonempty_deltas"], count.nonempty)
+    if block["type"] == "tool_call" and block["deltas"] == count.deltas - count.openings:
+        return
+    yield from _same("deltas", block["deltas"], count.deltas)
+
+
+def _same(what: str, wanted: Any, got: Any) -> Iterator[str]:
+    if wanted != got:
+        yield f"{what}: expected {_short(wanted)}, got {_short(got)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:120]}…{text[-60:]} ({len(text)} characters)"
+
+
+# ---------------------------------------------------------------- fidelity
+
+
+def _fidelity(block: Expected, ours: ContentBlock, opaque: set[str]) -> Iterator[str]:
+    """What must come back to the provider is somewhere in the block's fidelity, whatever the adapter calls it."""
+    fidelity = getattr(ours, "fidelity", None)
+    held = strings(fidelity) | opaque
+    for what, text in _secrets(block):
+        if text not in held:
+            yield f"fidelity: {what} is missing ({_short(text)})"
+    for what in ("citations", "annotations"):
+        wanted = block.get(what)
+        if isinstance(wanted, list) and not any(value == wanted for value in _values(fidelity)):
+            yield f"fidelity: {what} are missing"
+    if "payload" in block and not _holds_payload(block, ours):
+        yield f"fidelity: the block's payload is missing ({_short(block['payload'])})"
+
+
+def _secrets(block: Expected) -> Iterator[tuple[str, str]]:
+    for what in ("signature", "encrypted_content"):
+        if block.get(what):
+            yield what, block[what]
+    for text in block.get("more_signatures", ()):
+        yield "signature", text
+    for detail in block.get("reasoning_details", ()):
+        for what in ("data", "signature", "text", "summary"):
+            if detail.get(what):
+                yield f"reasoning_details.{what}", detail[what]
+
+
+def _holds_payload(block: Expected, ours: ContentBlock) -> bool:
+    payload = block["payload"]
+    candidates = [value for value in _values(getattr(ours, "fidelity", None)) if isinstance(value, dict)]
+    if isinstance(ours, InlineData):
+        candidates.append({"inlineData": {"mimeType": ours.mime_type, "data": ours.data}})
+    if isinstance(payload, dict) and payload.get("_omitted"):
+        return any(_hash(value) == payload["canonical_sha256"] for value in candidates)
+    streamed = _parsed(block.get("arguments") or "")
+    wanted = {**payload, **({"input": streamed} if "input" in payload and streamed is not None else {})}
+    if block.get("text"):  # what the start event had is overridden by what was streamed
+        wanted.pop("content", None)
+    return any(all(key in value and value[key] == wanted[key] for key in wanted) for value in candidates)
+
+
+def _hash(value: Mapping[str, Any]) -> str:
+    bare = {key: item for key, item in value.items() if key != "thoughtSignature"}
+    return hashlib.sha256(
+        json.dumps(bare, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
+
+
+def _values(value: Any) -> Iterator[Any]:
+    """A JSON value and all that is inside it."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        yield item
+        if isinstance(item, dict):
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
+
+
+def strings(value: Any) -> set[str]:
+    """All texts inside a JSON value."""
+    return {item for item in _values(value) if isinstance(item, str)}
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+# ---------------------------------------------------------------- usage
+
+
+def _chat_usage(usage: Expected) -> tuple[int, int, int]:
+    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    prompt_details = usage.get("prompt_tokens_details") or {}
+    reported = prompt_details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or usage.get("cached_tokens")
+    cached = min(reported or 0, prompt)
+    reasoning = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+    unexplained = (usage.get("total_tokens") or 0) - prompt - completion
+    return cached, prompt - cached, completion + max(unexplained, reasoning if reasoning > completion else 0)
+
+
+def _responses_usage(usage: Expected) -> tuple[int, int, int]:
+    cached = (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
+    return cached, usage["input_tokens"] - cached, usage["output_tokens"]
+
+
+def _anthropic_usage(usage: Expected) -> tuple[int, int, int]:
+    written = (usage.get("input_tokens") or 0) + (usage.get("cache_creation_input_tokens") or 0)
+    return usage.get("cache_read_input_tokens") or 0, written, usage.get("output_tokens") or 0
+
+
+def _gemini_usage(usage: Expected) -> tuple[int, int, int]:
+    cached = usage.get("cachedContentTokenCount") or 0
+    prompt = (usage.get("promptTokenCount") or 0) + (usage.get("toolUsePromptTokenCount") or 0)
+    return cached, prompt - cached, (usage.get("candidatesTokenCount") or 0) + (usage.get("thoughtsTokenCount") or 0)
+
+
+def _ollama_usage(usage: Expected) -> tuple[int, int, int]:
+    return 0, usage.get("prompt_eval_count") or 0, usage.get("eval_count") or 0
+
+
+_USAGE: Mapping[str, Callable[[Expected], tuple[int, int, int]]] = {
+    "openai_chat": _chat_usage,
+    "openai_responses": _responses_usage,
+    "anthropic_messages": _anthropic_usage,
+    "google_gemini": _gemini_usage,
+    "ollama_chat": _ollama_usage,
+}
+
+
+def _usage_differences(api: str, expected: Expected, outcome: Outcome) -> list[str]:
+    usage = outcome.usage
+    if not expected.get("usage"):
+        return [] if usage is None or usage == Usage() else [f"usage: none was sent, got {usage}"]
+    wanted = Usage(*_USAGE[api](expected["usage"]))
+    return [] if usage == wanted else [f"usage: expected {wanted}, got {usage}"]
+
+
+# ---------------------------------------------------------------- errors
+
+
+def error_differences(status: int, headers: Mapping[str, str], body: bytes, outcome: Outcome) -> list[str]:
+    """Where the error of an HTTP answer differs from the table of codes, in words."""
+    value = _parsed(body.decode("utf-8", "replace"))
+    code = _response_code(status, json.dumps(value) if value is not None else body.decode("utf-8", "replace"))
+    return _error_differences(code, _wait(headers, body) if code in RETRYABLE_CODES else None, outcome)
+
+
+def _error_differences(code: str, wait: float | None, outcome: Outcome) -> list[str]:
+    error = outcome.error
+    if error is None and code == "truncated" and not outcome.committed:
+        return []  # the stream just stopped: it is the kernel that calls this a cut
+    if error is None:
+        return [f"error_code: expected {code}, got a reply"]
+    wanted, got = "retryable" if code in RETRYABLE_CODES else "fatal", "retryable" if error.retryable else "fatal"
+    found = [*_same("error_code", code, error.code), *_same("stop_reason", wanted, got)]
+    if wait is not None or (error.retry_after is not None and error.code != "rate_limit"):
+        found += _same("retry_after", wait, error.retry_after)
+    return found
+
+
+_SIGNS = {
+    "auth": r"api[ _]key (?:is )?(?:not valid|invalid)|api_key_invalid|incorrect api key|invalid_api_key",
+    "context_too_long": r"context_length_exceeded|prompt is too long|maximum context length|context window|context size"
+    r"|too_many_prompt_tokens|exceeds the maximum number of tokens",
+    "content_filter": r'"code": ?"content_filter"|content_policy_violation|responsibleaipolicy',
+}
+
+
+def _response_code(status: int, text: str) -> str:
+    signs = [code for code, sign in _SIGNS.items() if re.search(sign, text, re.IGNORECASE)]
+    if status == 401 or "auth" in signs:
+        return "auth"
+    return signs[0] if signs and 400 <= status < 500 and status != 429 else code_for_status(status)
+
+
+_PAYLOAD_CODES = {
+    "overloaded_error": "overloaded", "rate_limit_error": "rate_limit", "rate_limit_exceeded": "rate_limit",
+    "insufficient_quota": "rate_limit", "authentication_error": "auth", "invalid_request_error": "rejected",
+    "content_filter": "content_filter", "context_length_exceeded": "context_too_long", "invalid_prompt": "rejected",
+}  # fmt: skip
+
+
+def _payload_code(payload: Any) -> str:
+    """The code of an error inside a stream: a status that it quotes, else the codes that it names, else `network`."""
+    error = payload.get("error", payload) if isinstance(payload, dict) else {}
+    error = error if isinstance(error, dict) else {"message": str(error)}
+    for status in (error.get("status_code"), error.get("code"), error.get("status")):
+        if isinstance(status, int):
+            return _response_code(status, json.dumps(error))
+    for name in (error.get("code"), error.get("type")):
+        if name in _PAYLOAD_CODES:
+            return _PAYLOAD_CODES[name]
+    return "network"
+
+
+def _wait(headers: Mapping[str, str], body: bytes) -> float | None:
+    lower = {name.lower(): value for name, value in headers.items()}
+    waits = []
+    if re.fullmatch(r"[\d.]+", lower.get("retry-after-ms", "")):
+        waits.append(float(lower["retry-after-ms"]) / 1000)
+    after = lower.get("retry-after", "")
+    if re.fullmatch(r"[\d.]+", after):
+        waits.append(float(after))
+    elif after and "date" in lower:
+        then, now = (email.utils.parsedate_to_datetime(value) for value in (after, lower["date"]))
+        waits.append(max(0.0, (then - now).total_seconds()))
+    delay = re.search(rb'"retryDelay": ?"([\d.]+)s"', body)
+    if delay:
+        waits.append(float(delay[1]))
+    return max(waits, default=None)
