@@ -17,6 +17,9 @@ C = TypeVar("C")
 MAX_JSON_DEPTH = 200
 """Deepest nesting that a JSON value may have: encoders stop a little above it, so what enters can always be written."""
 
+MAX_INTEGER_BITS = 14_284
+"""Longest integer of a JSON value: the interpreter refuses to print or read one of more than 4,300 digits."""
+
 
 def fast_init(cls: type[C]) -> type[C]:
     """Give a frozen slotted attrs class an `__init__` that stores through the slots' own setters."""
@@ -117,7 +120,11 @@ def _freeze(value: Any, path: str, depth: int) -> Any:
     kind = type(value)
     if kind is str:
         return valid_text(value)
-    if value is None or kind is bool or kind is int or kind is ReadOnlyDict or kind is ReadOnlyList:
+    if value is None or kind is bool or kind is ReadOnlyDict or kind is ReadOnlyList:
+        return value
+    if kind is int:
+        if value.bit_length() > MAX_INTEGER_BITS:
+            raise ValueError(f"{path}: expected an integer of at most {MAX_INTEGER_BITS} bits, got a longer one")
         return value
     if kind is float:
         if not math.isfinite(value):
