@@ -165,6 +165,7 @@ class LegalBuilder:
         if not sent:
             self._put(message, content)
             return
+        self._ids.update([call.id for call in sent])
         calls = [self._legal_call(index, call) for call in sent]
         if not all(map(operator.is_, calls, sent)):
             legal = iter(calls)
@@ -233,7 +234,6 @@ class LegalBuilder:
         if not call.name:
             self._refuse(f"messages[{index}]: expected the name of a tool in the call {call.id!r}, got none")
         call_id = call.id
-        self._ids.add(call_id)
         if not call_id or call_id in self._used:
             call_id = self._make_id(call_id)
             self._repair(f"messages[{index}]: the call id {call.id!r} is taken or empty and became {call_id!r}")
