@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, overload
 
 import attrs
 
-from agentloop._values import frozen_json, thaw_json
+from agentloop._docstring import read_docstring
+from agentloop._jsontext import json_text, parse_json
+from agentloop._rawschema import SchemaCheck
+from agentloop._results import NO_OUTPUT, as_result, error_text
+from agentloop._shapes import Reading
+from agentloop._signature import (
+    ToolKind,
+    TypedFunction,
+    context_parameter,
+    display_name,
+    kind_of,
+    plain_copy,
+    read_function,
+)
+from agentloop._values import fast_init, freeze_json, thaw_json
 from agentloop.abort import AbortSignal
-from agentloop.errors import InvalidArguments
+from agentloop.errors import InvalidArguments, ToolDefinitionError
 from agentloop.events import AgentEnd, ChildEvent, Event, SubagentStarted
-from agentloop.messages import ContentBlock, JsonObject, ToolCall, ToolResult, ToolSpec, content_blocks
+from agentloop.messages import ContentBlock, JsonObject, ToolResult, ToolSpec, content_blocks, json_type
 
-ToolKind: TypeAlias = Literal["async", "sync", "stream"]
-"""How a tool runs: awaited, in a worker thread, or as an async generator whose pieces are its output."""
+__all__ = [
+    "NO_OUTPUT",
+    "PreparedCall",
+    "Tool",
+    "ToolContext",
+    "ToolInvocation",
+    "ToolKind",
+    "ToolSink",
+    "as_result",
+    "error_text",
+    "tool",
+]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @attrs.frozen
@@ -28,15 +56,17 @@ class ToolInvocation:
 
 
 class ToolSink(Protocol):
-    """Where a call's progress goes; the loop's, or a collecting one in tests. All methods but `child` may be called from any
-    thread and at any time: after the call's end they do nothing."""
+    """Where a call's progress goes; the loop's, or a collecting one in tests.
+
+    All methods but `child` may be called from any thread and at any time: after the call's end they do nothing.
+    """
 
     def progress(self, result: ToolResult) -> None:
         """Progress for a card; never waits."""
         ...
 
     def output(self, text: str) -> Awaitable[None]:
-        """Take a piece of the output at once; await the result to wait for room (a worker thread has waited already)."""
+        """Take a piece of the output at once; await the result to wait for room (a worker thread has waited)."""
         ...
 
     async def child(self, event: SubagentStarted | ChildEvent) -> None:
@@ -54,10 +84,11 @@ class ToolContext:
     __slots__ = ("_sink", "abort", "tool_call_id", "tool_name")
 
     def __init__(self, tool_call_id: str, tool_name: str, abort: AbortSignal, sink: ToolSink) -> None:
+        """Made by the loop for each call."""
         self.tool_call_id = tool_call_id
         self.tool_name = tool_name
         self.abort = abort
-        """Fires when the call is to stop; return soon after it (within `Config.abort_grace`) to have your result kept."""
+        """Fires when the call is to stop; return within `Config.abort_grace` after it to have your result kept."""
         self._sink = sink
 
     def progress(self, partial: ToolResult | str | ContentBlock | Iterable[ContentBlock | str]) -> None:
@@ -69,12 +100,17 @@ class ToolContext:
         return self._sink.output(text)
 
     async def nested(
-        self, events: AsyncIterable[Event], session_id: str, *, meta: JsonObject | None = None, closing_bound: float = 0.0
+        self,
+        events: AsyncIterable[Event],
+        session_id: str,
+        *,
+        meta: JsonObject | None = None,
+        closing_bound: float = 0.0,
     ) -> AgentEnd | None:
         """Run a nested run to its end, forwarding its events; returns its `AgentEnd`, None if it had none.
 
-        Emits `SubagentStarted`, then each event as a `ChildEvent` whose origin begins with `session_id`. Give the nested run
-        `ctx.abort` as its signal (or one that follows it) and its own closing time as `closing_bound`.
+        Emits `SubagentStarted`, then each event as a `ChildEvent` whose origin begins with `session_id`. Give the
+        nested run `ctx.abort` as its signal (or one that follows it) and its own closing time as `closing_bound`.
         """
         self._sink.closing_bound(closing_bound)
         await self._sink.child(SubagentStarted(session_id, self.tool_call_id, meta))
@@ -89,27 +125,49 @@ class ToolContext:
         return end
 
 
+@fast_init
 @attrs.frozen
 class PreparedCall:
-    """Arguments that passed: `arguments` is the JSON object that runs (coerced, defaults not filled in), `text` its JSON
-    text; `bind(ctx)` gives a function without parameters that runs the tool on a copy of its own."""
+    """Arguments that passed their check."""
 
     arguments: dict[str, Any]
+    """The JSON object that runs: coerced, defaults not filled in. Not to be changed."""
     text: str
+    """Its JSON text."""
     bind: Callable[[ToolContext], Callable[[], Any]]
+    """Gives a function without parameters that runs the tool, on a copy of its own of the arguments."""
+
+
+@attrs.frozen
+class _Plan:
+    """What is found out about a tool once: how it runs, and how its arguments are prepared."""
+
+    kind: ToolKind
+    takes_context: bool
+    prepare: Callable[[str | Mapping[str, Any]], PreparedCall]
+
+
+def _schema_of(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise ToolDefinitionError(f"parameters: expected a JSON Schema object, got {type(value).__name__}")
+    try:
+        return freeze_json(value, "parameters")
+    except (TypeError, ValueError) as error:
+        raise ToolDefinitionError(str(error)) from None
 
 
 @attrs.frozen
 class Tool:
     """A function that a model may call. Make one with `@tool`, or directly from a JSON Schema.
 
-    `execute(arguments, ctx)` gets the arguments object and the context; it may be an async function, a sync function (runs
-    in a worker thread), or an async generator function (streams its output).
+    `execute(arguments, ctx)` gets the arguments object and the context; it may be an async function, a sync function
+    (runs in a worker thread), or an async generator function (streams its output). One that has no second parameter
+    gets the arguments alone. Raises `ToolDefinitionError` for what cannot be a tool.
     """
 
     name: str
     description: str
-    parameters: JsonObject = attrs.field(converter=frozen_json)
+    parameters: JsonObject = attrs.field(converter=_schema_of)
     """JSON Schema of the arguments object."""
     execute: Callable[..., Any]
     label: str | None = None
@@ -122,6 +180,17 @@ class Tool:
     """A pure wait, which steering may cut short."""
     replay: Literal["never", "safe"] = "never"
     """Whether it may run again when a crash left its outcome unknown."""
+    _plan: _Plan = attrs.field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Check the fields and find out how the tool runs."""
+        _check_fields(self)
+        object.__setattr__(self, "_plan", _plan_of(self))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function that the tool was made from, as if it had never become a tool."""
+        function = self.execute.function if isinstance(self.execute, TypedFunction) else self.execute
+        return function(*args, **kwargs)
 
     @property
     def spec(self) -> ToolSpec:
@@ -131,13 +200,153 @@ class Tool:
     @property
     def kind(self) -> ToolKind:
         """How it runs."""
-        raise NotImplementedError
+        return self._plan.kind
 
     @property
     def takes_context(self) -> bool:
         """Whether it looks at `ctx` (and so may be trusted to stop by itself)."""
-        raise NotImplementedError
+        return self._plan.takes_context
 
     def prepare(self, arguments: str | Mapping[str, Any]) -> PreparedCall:
-        """Parse, coerce and validate. Raises `InvalidArguments` with a text that the model can act on."""
-        raise NotImplementedError
+        """Parse, coerce and validate. Raises `InvalidArguments` with a text that the model can act on.
+
+        Blank text is no arguments. Every problem is named with its path, what was expected and what came.
+        """
+        return self._plan.prepare(arguments)
+
+
+def _check_fields(tool: Tool) -> None:
+    if not isinstance(tool.name, str) or not tool.name:
+        raise ToolDefinitionError(f"name: expected a text that is not empty, got {tool.name!r}")
+    if not callable(tool.execute):
+        raise ToolDefinitionError(f"{tool.name}: execute: expected a function, got {type(tool.execute).__name__}")
+    if tool.timeout is not None and not tool.timeout > 0:
+        raise ToolDefinitionError(f"{tool.name}: timeout: expected seconds above 0 or None, got {tool.timeout!r}")
+    if tool.replay not in ("never", "safe"):
+        raise ToolDefinitionError(f"{tool.name}: replay: expected 'never' or 'safe', got {tool.replay!r}")
+
+
+def _plan_of(tool: Tool) -> _Plan:
+    if isinstance(tool.execute, TypedFunction):
+        return _typed_plan(tool.name, tool.execute)
+    return _raw_plan(tool.name, tool.execute, SchemaCheck(tool.name, tool.parameters))
+
+
+def _typed_plan(name: str, function: TypedFunction) -> _Plan:
+    def prepare(given: str | Mapping[str, Any]) -> PreparedCall:
+        reading = Reading()
+        try:
+            arguments = function.check(_arguments_object(name, given), reading)
+        except RecursionError:
+            raise InvalidArguments(f"{name}: invalid arguments\n$: nested too deep") from None
+        if reading.problems.count:
+            raise InvalidArguments(f"{name}: invalid arguments\n{reading.problems.text()}")
+
+        def bind(context: ToolContext) -> Callable[[], Any]:
+            return functools.partial(function.call, arguments, reading, context)
+
+        return PreparedCall(arguments, json_text(arguments), bind)
+
+    return _Plan(function.kind, function.context is not None, prepare)
+
+
+def _raw_plan(name: str, execute: Callable[..., Any], schema: SchemaCheck) -> _Plan:
+    context_as = context_parameter(execute)
+
+    def prepare(given: str | Mapping[str, Any]) -> PreparedCall:
+        arguments, problems = schema.check(_arguments_object(name, given))
+        if problems.count:
+            raise InvalidArguments(f"{name}: invalid arguments\n{problems.text()}")
+
+        def bind(context: ToolContext) -> Callable[[], Any]:
+            own = thaw_json(arguments)
+            if context_as == "second":
+                return functools.partial(execute, own, context)
+            return functools.partial(execute, own, ctx=context) if context_as else functools.partial(execute, own)
+
+        return PreparedCall(arguments, json_text(arguments), bind)
+
+    return _Plan(kind_of(execute), context_as is not None, prepare)
+
+
+def _arguments_object(name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments object of its own that a text or a mapping holds. Raises `InvalidArguments`."""
+    if not isinstance(given, str):
+        try:
+            return plain_copy(given)
+        except InvalidArguments as error:
+            raise InvalidArguments(f"{name}: invalid arguments\n{error}") from None
+    if not given or given.isspace():
+        return {}
+    try:
+        value = parse_json(given)
+    except ValueError as error:
+        raise InvalidArguments(
+            f"{name}: invalid arguments\n$: expected a JSON object, got text that is not JSON ({error})"
+        ) from None
+    if type(value) is not dict:
+        raise InvalidArguments(f"{name}: invalid arguments\n$: expected a JSON object, got {json_type(value)}")
+    return value
+
+
+@overload
+def tool(
+    function: Callable[..., Any],
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    label: str | None = None,
+    timeout: float | None = None,
+    exclusive: bool = False,
+    interruptible: bool = False,
+    replay: Literal["never", "safe"] = "never",
+    parameters: JsonObject | None = None,
+) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    label: str | None = None,
+    timeout: float | None = None,
+    exclusive: bool = False,
+    interruptible: bool = False,
+    replay: Literal["never", "safe"] = "never",
+    parameters: JsonObject | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: JsonObject | None = None,
+    **fields: Any,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a `Tool` from a function: `@tool`, `@tool(name="…", timeout=30)` or `tool(instance.method)`.
+
+    The schema comes from the signature, the descriptions of the parameters from `Annotated[…, "text"]` or the
+    docstring, the tool's description from the docstring. A parameter annotated `ToolContext`, or named `ctx` without
+    annotation, gets the context and is not in the schema. With `parameters` (a JSON Schema) the signature is not read:
+    the function gets the arguments object as its first argument, and the context as its second if it has one.
+
+    Raises `ToolDefinitionError`, naming function and parameter, for a signature that JSON arguments cannot fill.
+    """
+    if function is None:
+        return functools.partial(tool, name=name, description=description, parameters=parameters, **fields)
+    if parameters is not None:
+        described = read_docstring(function.__doc__).description if description is None else description
+        return Tool(_tool_name(name, function), described, parameters, function, **fields)
+    typed = read_function(function, ToolContext)
+    described = typed.description if description is None else description
+    return Tool(_tool_name(name, function), described, typed.schema, typed, **fields)
+
+
+def _tool_name(name: str | None, function: Callable[..., Any]) -> str:
+    found = display_name(function) if name is None else name
+    if not _NAME.fullmatch(found):
+        raise ToolDefinitionError(
+            f"{found}: expected a name of letters, digits, `_`, `-` and `.`, as providers take; pass name="
+        )
+    return found

@@ -1,0 +1,244 @@
+"""Arguments against a JSON Schema that somebody else wrote (MCP tools, `parameters=`).
+
+Checked with `jsonschema_rs` where it is installed, else with `jsonschema`, else with a small check of `type`,
+`required`, `properties`, `enum`, `additionalProperties` and `items`. Nothing is ever fetched: a `$ref` to another
+document is an error of the schema. A schema that cannot be used is logged, and its tool is offered with no check but
+that the arguments are an object.
+
+Patterns: `jsonschema_rs` matches them within a bound. `jsonschema` would match them with `re`, which a hostile pattern
+can keep busy for ever; with it `pattern` and `patternProperties` (and the limits on other properties beside the latter)
+are therefore not checked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from agentloop import _shapes as shapes
+from agentloop._problems import MAX_PROBLEMS, Path, Problems, missing, one_of, unknown_field
+from agentloop._values import thaw_json
+
+logger = logging.getLogger("agentloop.tools")
+
+Check: TypeAlias = Callable[[dict[str, Any], Problems], None]
+"""Notes what does not fit a schema."""
+
+_PLAIN: dict[str, shapes.Shape] = {
+    "integer": shapes.Integer(),
+    "number": shapes.Number(),
+    "boolean": shapes.Boolean(),
+    "array": shapes.Array(shapes.Anything()),
+    "object": shapes.Dictionary(shapes.Anything()),
+}
+_TYPES: dict[str, shapes.Shape] = {**_PLAIN, "string": shapes.String(), "null": shapes.Null()}
+_MAX_MESSAGE = 300
+
+
+class SchemaCheck:
+    """The check of one schema, compiled when it is first used."""
+
+    __slots__ = ("_check", "_coerced", "_name", "_schema")
+
+    def __init__(self, name: str, schema: Mapping[str, Any]) -> None:
+        self._name = name
+        self._schema: dict[str, Any] = thaw_json(schema)
+        self._coerced = _coerced_properties(self._schema)
+        self._check: Check | None = None
+
+    def check(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], Problems]:
+        """The arguments, coerced at the top level where a property has one plain type, and what does not fit."""
+        if self._check is None:
+            self._check = _compiled(self._name, self._schema)
+        coerced = {name: self._coerce(name, value) for name, value in arguments.items()}
+        problems = Problems()
+        try:
+            self._check(coerced, problems)
+        except _Unusable as error:
+            self._check = _unchecked(self._name, error)
+            problems = Problems()
+        return coerced, problems
+
+    def _coerce(self, name: str, value: Any) -> Any:
+        shape = self._coerced.get(name)
+        if shape is None or type(value) in shape.exact:
+            return value
+        reading = shapes.Reading()
+        result = shape.check(value, None, reading)
+        return value if reading.problems.count else result
+
+
+class _Unusable(Exception):
+    """The schema cannot be used; the text says why."""
+
+
+def _coerced_properties(schema: Mapping[str, Any]) -> dict[str, shapes.Shape]:
+    properties = schema.get("properties")
+    found: dict[str, shapes.Shape] = {}
+    if isinstance(properties, dict):
+        for name, part in properties.items():
+            kind = part.get("type") if isinstance(part, dict) else None
+            if isinstance(kind, str) and kind in _PLAIN:
+                found[name] = _PLAIN[kind]
+    return found
+
+
+def _compiled(name: str, schema: dict[str, Any]) -> Check:
+    for compile_with in (_with_jsonschema_rs, _with_jsonschema):
+        try:
+            return compile_with(schema)
+        except ImportError:
+            continue
+        except _Unusable as error:
+            return _unchecked(name, error)
+    return lambda arguments, problems: _built_in(schema, arguments, None, problems)
+
+
+def _unchecked(name: str, error: _Unusable) -> Check:
+    logger.warning("tool %s: its JSON Schema cannot be used, so its arguments are not checked: %s", name, error)
+    return lambda arguments, problems: None
+
+
+def _with_jsonschema_rs(schema: dict[str, Any]) -> Check:
+    library = importlib.import_module("jsonschema_rs")
+    patterns = library.FancyRegexOptions(backtrack_limit=100_000)
+    try:
+        validator = library.validator_for(schema, offline=True, validate_formats=False, pattern_options=patterns)
+    except (ValueError, TypeError) as error:
+        raise _Unusable(str(error)[:_MAX_MESSAGE]) from error
+
+    def check(arguments: dict[str, Any], problems: Problems) -> None:
+        _note(((e.instance_path, *_kind(e.kind), e.instance, e) for e in validator.iter_errors(arguments)), problems)
+
+    return check
+
+
+def _kind(kind: Any) -> tuple[str, Any]:
+    name = kind.name
+    attribute = {"type": "types", "enum": "options", "required": "property", "additionalProperties": "unexpected"}.get(
+        name
+    )
+    return name, None if attribute is None else getattr(kind, attribute)
+
+
+def _with_jsonschema(schema: dict[str, Any]) -> Check:
+    validators = importlib.import_module("jsonschema.validators")
+    exceptions = importlib.import_module("jsonschema.exceptions")
+    registry = importlib.import_module("referencing").Registry()  # an empty one, which fetches nothing
+    draft = validators.validator_for(schema, default=validators.Draft202012Validator)
+    try:
+        draft.check_schema(schema)
+    except exceptions.SchemaError as error:
+        raise _Unusable(error.message[:_MAX_MESSAGE]) from error
+    validator = validators.extend(draft, _without_patterns(draft.VALIDATORS))(schema, registry=registry)
+
+    def check(arguments: dict[str, Any], problems: Problems) -> None:
+        errors = (
+            (list(e.absolute_path), e.validator, _value_of(e), e.instance, e) for e in validator.iter_errors(arguments)
+        )
+        try:
+            _note(errors, problems)
+        except exceptions._WrappedReferencingError as error:
+            raise _Unusable(str(error)[:_MAX_MESSAGE]) from error
+
+    return check
+
+
+def _without_patterns(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of `jsonschema` that match patterns or take quadratic time, replaced."""
+
+    def ignored(validator: Any, value: Any, instance: Any, schema: Any) -> None:
+        return None
+
+    def unless_patterns(name: str) -> Any:
+        original = keywords.get(name, ignored)
+
+        def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+            return None if "patternProperties" in schema else original(validator, value, instance, schema)
+
+        return keyword
+
+    return {
+        "pattern": ignored,
+        "patternProperties": ignored,
+        "unevaluatedProperties": ignored,
+        "additionalProperties": unless_patterns("additionalProperties"),
+    }
+
+
+def _value_of(error: Any) -> Any:
+    if error.validator == "required":  # the message is the only place that says which one
+        return next((name for name in error.validator_value if name not in error.instance), None)
+    if error.validator == "additionalProperties" and error.validator_value is False:
+        return [name for name in error.instance if name not in error.schema.get("properties", {})]
+    return error.validator_value
+
+
+def _note(errors: Iterable[tuple[Any, str, Any, Any, Any]], problems: Problems) -> None:
+    """Put a library's errors into our words; beyond our limit the library is not even asked for more."""
+    for position, keyword, value, instance, error in itertools.islice(errors, MAX_PROBLEMS):
+        path: Path = None
+        for key in position:
+            path = (path, key)
+        if keyword == "type":
+            kinds = [value] if isinstance(value, str) else value
+            problems.mismatch(path, " or ".join(_TYPES[kind].expected for kind in kinds), instance)
+        elif keyword == "enum" and isinstance(value, list) and value:
+            problems.mismatch(path, one_of(value), instance)
+        elif keyword == "required" and isinstance(value, str):
+            problems.add((path, value), missing("a value"))
+        elif keyword == "additionalProperties" and isinstance(value, list):
+            for name in value[:MAX_PROBLEMS]:
+                problems.add((path, name), "unknown field")
+        else:
+            message = str(error.message)
+            problems.add(path, message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]}…")
+
+
+def _built_in(schema: Any, value: Any, path: Path, problems: Problems) -> None:
+    """The small check, for where neither library is installed. What it does not know it lets pass."""
+    if not isinstance(schema, dict):
+        return
+    kinds = schema.get("type", [])
+    allowed = [_TYPES[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind in _TYPES]
+    if allowed and all(_misfit(shape, value) for shape in allowed):
+        problems.mismatch(path, " or ".join(shape.expected for shape in allowed), value)
+        return
+    options = schema.get("enum")
+    if isinstance(options, list) and options and not any(_same(value, option) for option in options):
+        problems.mismatch(path, one_of(options), value)
+    if isinstance(value, dict):
+        _built_in_object(schema, value, path, problems)
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _built_in(schema.get("items"), item, (path, index), problems)
+
+
+def _built_in_object(schema: dict[str, Any], value: dict[str, Any], path: Path, problems: Problems) -> None:
+    properties = schema.get("properties")
+    properties = properties if isinstance(properties, dict) else {}
+    others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
+    for name, item in value.items():
+        if name in properties:
+            _built_in(properties[name], item, (path, name), problems)
+        elif others is False:
+            problems.add((path, name), unknown_field(properties))
+        else:
+            _built_in(others, item, (path, name), problems)
+    required = schema.get("required")
+    for name in required if isinstance(required, list) else []:
+        if name not in value:
+            problems.add((path, name), missing("a value"))
+
+
+def _misfit(shape: shapes.Shape, value: Any) -> bool:
+    reading = shapes.Reading(coerce=False)
+    shape.check(value, None, reading)
+    return reading.problems.count > 0
+
+
+def _same(value: Any, option: Any) -> bool:
+    return isinstance(value, bool) is isinstance(option, bool) and bool(value == option)
