@@ -170,7 +170,7 @@ class Partial:
     a snapshot is a count of blocks and of characters in the open one. Deltas must come in legal order.
     """
 
-    __slots__ = ("_length", "_open", "_pieces", "_slots", "header")
+    __slots__ = ("_chunks", "_length", "_open", "_pieces", "_slots", "header")
 
     def __init__(self, header: AssistantMessage) -> None:
         self.header = header
@@ -178,6 +178,7 @@ class Partial:
         self._slots: list[ContentBlock | None] = []  # blocks that have ended; None: a call that was not complete
         self._open: list[Any] = []  # per index, of every block: its start, then its whole text once it has ended
         self._pieces: list[str] | None = None
+        self._chunks: list[str] = []  # of the open block: pieces that were joined, `_JOIN_AT` at a time
         self._length = 0
 
     def grow(self, delta: TextDelta | ThinkingDelta | ToolCallDelta) -> MessageUpdate:
@@ -188,7 +189,8 @@ class Partial:
         pieces.append(text)
         self._length = length = self._length + len(text)
         if len(pieces) >= _JOIN_AT:
-            pieces[:] = ["".join(pieces)]
+            self._chunks.append("".join(pieces))
+            pieces.clear()
         return MessageUpdate(delta, (self, len(self._slots), length))  # type: ignore[arg-type]
 
     def update(self, delta: Delta) -> MessageUpdate:
@@ -198,14 +200,14 @@ class Partial:
             return self.grow(delta)  # type: ignore[arg-type]
         if kind is TextStart or kind is ThinkingStart or kind is ToolCallStart:
             self._pieces, self._length = [], 0
+            self._chunks.clear()
             self._open.append((delta, None))
             return MessageUpdate(delta, (self, len(self._slots), 0))  # type: ignore[arg-type]
         if kind is BlockAdded:
             self._open.append((delta, None))
             self._slots.append(delta.block)  # type: ignore[union-attr]
         else:
-            text = "".join(self._pieces or ())
-            self._open[-1] = (self._open[-1][0], text)
+            self._open[-1] = (self._open[-1][0], self.text)
             self._pieces = None
             complete = kind is not ToolCallEnd or delta.stop_reason == "completed"  # type: ignore[union-attr]
             self._slots.append(delta.block if complete else None)  # type: ignore[union-attr]
@@ -218,7 +220,7 @@ class Partial:
     @property
     def text(self) -> str:
         """The text of the open block so far; empty when none is open."""
-        return "".join(self._pieces or ())
+        return "" if self._pieces is None else "".join([*self._chunks, *self._pieces])
 
     def message(self) -> AssistantMessage:
         """The message as it stands now."""
