@@ -2,8 +2,8 @@
 
 A run is in one of the states of `RUN`, `TURN` and `COMPACTION`; each of its calls in one of `CALL`; an open reply in
 one of `BLOCK`. A line is `state  rule  event > next state, …`: `rule` is broken when another event comes (`.`: the rule
-that `EVENT_RULES` has for that event); `a | b` are two states that an event may lead to. What no table can say (indexes,
-ids, the order of results) is in `_guards.py`; that derived values agree is the second level, `ValueChecker`.
+that `EVENT_RULES` has for that event); `a | b` are two states that an event may lead to. What no table can say
+(indexes, ids, the order of results) is in `_guards.py`; that derived values agree is the second level, `ValueChecker`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final, NoReturn
 
+from agentloop._agreement import VALUE_RULES, ValueChecker
 from agentloop._guards import GUARDS, Guards
 from agentloop._tables import EVENTS, Key, State, Step, read_rows, read_states, spelled
 from agentloop.events import Event, Foreign, Hook, MessageEnd, MessageStart
@@ -111,7 +112,7 @@ GROUPS: Final = {
     "CallRuns": ("ToolExecutionUpdate", "SubagentStarted", "ChildEvent"),
 }
 
-RULES: Final[Mapping[str, str]] = {
+ORDER_RULES: Final[Mapping[str, str]] = {
     "known-event": "Everything in a stream is an event of agentloop.events, every delta one of its deltas.",
     "run-start": "AgentStart comes first, and once.",
     "run-end": "AgentEnd comes last, between turns; a stream without it is not complete.",
@@ -138,7 +139,7 @@ RULES: Final[Mapping[str, str]] = {
     "call-place": "Calls come after the RequestEnd of their reply, the turn's last, or are open calls of the context.",
     "call-unique": "The id of a call is its own in the whole run.",
     "call-known": "Events of a call name a complete call of the last reply, by its id and name.",
-    "call-order": "A call is hooks, approval request, decision, start, updates, end, result: some left out, each in place.",
+    "call-order": "A call is hooks, request for approval, decision, start, updates, end, result, in this order.",
     "call-turns": "Hooks and approval requests come in call order.",
     "call-unrun": "A call of a reply that was not committed has start, end and result alone: it does not run.",
     "call-answered": "Every complete call has start, end and result before its turn or compaction attempt is over.",
@@ -147,6 +148,9 @@ RULES: Final[Mapping[str, str]] = {
     "child-place": "Events of a nested run come while the call runs that announced it with SubagentStarted.",
 }
 """Every rule that `Checker` names, with its sentence."""
+
+RULES: Final[Mapping[str, str]] = {**ORDER_RULES, **VALUE_RULES}
+"""Every rule of both levels."""
 
 EVENT_RULES: Final = {
     "AgentStart": "run-start", "AgentEnd": "run-end", "Abort": "abort-last",
@@ -267,9 +271,16 @@ class Checker(Guards):
         return Checker(trace=self.trace)
 
 
-def check(events: Iterable[Event], *, trace: bool = False) -> None:
-    """Hold a whole run against the grammar. Raises `GrammarError` at the first event that breaks a rule."""
+def check(events: Iterable[Event], values: bool = True, *, trace: bool = False, outputs_kept: bool = False) -> None:
+    """Hold a whole run against the grammar, and with `values` its derived values against each other.
+
+    Raises `GrammarError` at the first event that breaks a rule. `trace` is that of `Checker`, `outputs_kept` that of
+    `ValueChecker`.
+    """
     checker = Checker(trace=trace)
+    agreement = ValueChecker(outputs_kept=outputs_kept)
     for event in events:
         checker.feed(event)
+        if values:
+            agreement.feed(event)
     checker.finish()
