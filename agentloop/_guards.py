@@ -41,7 +41,7 @@ from agentloop.messages import ToolCall, ToolResultMessage
 _BEGINNINGS = frozenset({Hook, ApprovalRequest, ApprovalDecision, ToolExecutionStart})
 _OF_UNRUN = frozenset({ToolExecutionStart, ToolExecutionEnd})
 _DELTA_IN = {"text": TextDelta, "thinking": ThinkingDelta, "call": ToolCallDelta}
-_RESULT = (MessageStart, "result")
+_OF_CALLS = frozenset({ToolCallStart, ToolCallEnd, BlockAdded})
 
 
 class Call:
@@ -228,16 +228,19 @@ class Guards:
         if kind is self.open_delta_class and delta.index == self.open_index:
             return
         block = self._block
-        if kind not in block:
+        step = block.get(kind)
+        if step is None:
             self._fail_block(kind)
-        due = self._blocks if block is self.closed else self.open_index
+        due = self.open_index
+        if block is self.closed:
+            due = self._blocks
+            self._blocks = due + 1
         if delta.index != due:
             self._fail("block-index", f"{kind.__name__}.index: expected {due}, got {delta.index!r}")
-        if block is self.closed:
-            self._blocks += 1
-        self._call_said(delta, kind)
-        self._block = block[kind].next
-        self.open_delta_class = _DELTA_IN.get(self._block.name)
+        if kind in _OF_CALLS:
+            self._call_said(delta, kind)
+        self._block = step[0]
+        self.open_delta_class = _DELTA_IN.get(step[0].name)
         self.open_index = due
 
     def _fail_block(self, kind: type) -> NoReturn:
@@ -272,12 +275,13 @@ class Guards:
         """The call that an event names, moved on in its table."""
         call = self._calls.get(event.tool_call_id) or self._open_call(event, kind)
         state = call.state
-        if kind not in state:
+        step = state.get(kind)
+        if step is None:
             where = f"call {call.id!r} ({state.name})"
             self._fail("call-order", f"{where}: expected {state.expected()}, got {kind.__name__}")
         if not self._committed and kind not in _OF_UNRUN:
             self._fail("call-unrun", f"{kind.__name__} of call {call.id!r}, whose reply was not committed")
-        call.state = state[kind].next
+        call.state = step[0]
         return call
 
     def _open_call(self, event: Any, kind: type) -> Call:
@@ -291,18 +295,19 @@ class Guards:
         return call
 
     def _named(self, event: Any, call: Call) -> None:
-        if event.tool_name != call.name:
-            if call.name:
-                place = f"tool_name of call {call.id!r}"
-                self._fail("call-known", f"{place}: expected {call.name!r}, got {event.tool_name!r}")
-            call.name = event.tool_name
+        """Another name than the call's: a call of the context has none yet."""
+        if call.name:
+            place = f"tool_name of call {call.id!r}"
+            self._fail("call-known", f"{place}: expected {call.name!r}, got {event.tool_name!r}")
+        call.name = event.tool_name
 
     def _hook(self, event: Hook, other: State) -> None:
         self._in_turn(self._move(event, Hook), Hook)
 
     def _approval(self, event: ApprovalRequest, other: State) -> None:
         call = self._move(event, ApprovalRequest)
-        self._named(event, call)
+        if event.tool_name != call.name:
+            self._named(event, call)
         self._in_turn(call, ApprovalRequest)
 
     def _in_turn(self, call: Call, kind: type) -> None:
@@ -321,7 +326,9 @@ class Guards:
             self._order.append(call)
 
     def _call_update(self, event: ToolExecutionUpdate, other: State) -> None:
-        self._named(event, self._move(event, ToolExecutionUpdate))
+        call = self._move(event, ToolExecutionUpdate)
+        if event.tool_name != call.name:
+            self._named(event, call)
 
     def _call_end(self, event: ToolExecutionEnd, other: State) -> None:
         call = self._move(event, ToolExecutionEnd)
@@ -337,8 +344,9 @@ class Guards:
         id = event.message.tool_call_id
         if id != call.id:
             self._fail("result-place", f"expected the result of call {call.id!r}, got that of {id!r}")
-        self._named(event.message, call)
-        call.state = call.state[_RESULT].next
+        if event.message.tool_name != call.name:
+            self._named(event.message, call)
+        call.state = call.state["MessageStart(result)"][0]
 
     def _result_end(self, event: Any, other: State) -> None:
         call = self._order[self._answered]

@@ -184,7 +184,11 @@ CALL_STATES: Final = read_states(read_rows(CALL), GROUPS, {})
 BLOCK_STATES: Final = read_states(read_rows(BLOCK), GROUPS, {})
 """The states of an open reply by name."""
 
-_ROLES: Final = {AssistantMessage: "reply", ToolResultMessage: "result"}
+_MESSAGES: Final[Mapping[type, Mapping[type, str]]] = {
+    kind: {AssistantMessage: f"{kind.__name__}(reply)", ToolResultMessage: f"{kind.__name__}(result)"}
+    for kind in (MessageStart, MessageEnd)
+}
+_INPUTS: Final[Mapping[type, str]] = {kind: f"{kind.__name__}(input)" for kind in _MESSAGES}
 
 
 # ---------------------------------------------------------------- the checker
@@ -217,11 +221,12 @@ class Checker(Guards):
     def feed(self, event: Event) -> None:
         """Take the next event. Raises `GrammarError` if it may not stand here."""
         self.position += 1
-        step = self._state.get(type(event))
+        kind = type(event)
+        step = self._state.get(kind)
         if step is None:
-            if type(event) is Foreign:
+            if kind is Foreign:
                 return
-            step = self._looked_up(event)
+            step = self._looked_up(event, kind)
         self._state, other, guard = step
         if guard is not None:
             guard(self, event, other)
@@ -233,19 +238,18 @@ class Checker(Guards):
             self.position += 1
             self._fail("run-end", f"expected {self._state.expected()}, got the end of the stream ({self._situation()})")
 
-    def _looked_up(self, event: Any) -> Step:
+    def _looked_up(self, event: Any, kind: type) -> Step:
         """The step of an event that its class alone does not find. Raises when there is none."""
-        kind = type(event)
         state = self._state
         key: Key = kind
-        if kind is MessageStart or kind is MessageEnd:
-            role = _ROLES.get(type(event.message), "input")
-            key = (kind, role)
-            if role == "result" and key not in state and (kind, "input") in state:
-                key = (kind, "input")  # a result in the place of an input answers a call of the context
+        roles = _MESSAGES.get(kind)
+        if roles is not None:
+            key = roles.get(type(event.message), _INPUTS[kind])
         elif kind is Hook:
-            key = (kind, event.hook)
+            key = f"Hook({event.hook})"
         step = state.get(key)
+        if step is None and roles is not None and type(event.message) is ToolResultMessage:
+            step = state.get(_INPUTS[kind])  # in the place of an input it answers a call of the context
         if step is None:
             self._refuse(event, key)
         return step
