@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from agentloop._values import valid_text
+import attrs
+
+from agentloop._values import REPLACEMENT, stitch
 from agentloop.errors import FinishReason, ModelError, StopReason
 from agentloop.events import (
     END_OF,
@@ -32,20 +34,18 @@ from agentloop.model import BlockChunk, BlockEnd, Finish, TextChunk, ThinkingChu
 
 log = logging.getLogger("agentloop")
 
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-
-
 class _Block:
     """One block in the making: the open one, or one that waits for its turn."""
 
-    __slots__ = ("carry", "complete", "delta", "fidelity", "held", "id", "index", "kind", "key", "name", "number", "whole")
+    __slots__ = ("call_id", "carry", "complete", "delta", "fidelity", "held", "key", "kind", "name", "number", "sent_id", "whole")
 
     def __init__(self, kind: type, key: int | None) -> None:
         self.kind = kind
         self.key = key  # the provider's index, None where it gives none
         self.delta: Any = _DELTAS.get(kind)
         self.number = -1  # our index, once it is shown
-        self.id: str | None = None
+        self.sent_id: str | None = None  # a call's id as the provider sent it
+        self.call_id = ""  # the same, made unique when it is shown
         self.name: str | None = None
         self.held: list[str] = []  # what came before it could be shown
         self.carry = ""  # half a surrogate pair that waits for the other half
@@ -59,14 +59,13 @@ class _Block:
 
 
 _DELTAS: dict[type, type] = {Text: TextDelta, Thinking: ThinkingDelta, ToolCall: ToolCallDelta}
-_KINDS: dict[type, type] = {TextChunk: Text, ThinkingChunk: Thinking, ToolCallChunk: ToolCall}
 
 
 class Assembler:
     """Feed it chunks; it emits the reply's events. `close` ends whatever is open.
 
-    `emit` takes any event; `emit_delta` a `MessageUpdate` whose delta is a piece of the open block (the choke point's fast
-    path). `claim_id` makes a call's id unique, or makes one.
+    `emit_message` takes the start and end of the message, `emit` its updates, `emit_delta` those updates whose delta is a
+    piece of the open block (the choke point's fast path). `claim_id` makes a call's id unique, or makes one.
     """
 
     __slots__ = (
@@ -74,6 +73,7 @@ class Assembler:
         "_claim_id",
         "_emit",
         "_emit_delta",
+        "_emit_message",
         "_ended_calls",
         "_fidelity",
         "_header",
@@ -91,11 +91,13 @@ class Assembler:
         emit: Callable[[Event], None],
         emit_delta: Callable[[MessageUpdate], None],
         claim_id: Callable[[str | None], str],
+        emit_message: Callable[[Event], None],
     ) -> None:
         self._header = header
         self._emit = emit
         self._emit_delta = emit_delta
         self._claim_id = claim_id
+        self._emit_message = emit_message
         self.partial: Partial | None = None
         """The reply in the making; None until it has content."""
         self.finish_reason: FinishReason | None = None
@@ -106,39 +108,43 @@ class Assembler:
         self._index = 0
         self._open: _Block | None = None
         self._waiting: deque[_Block] = deque()
-        self._ended_calls: set[int] = set()
+        self._ended_calls: set[int | None] = set()
+
+    def name(self, provider: str | None, model: str | None) -> None:
+        """Say who answers; before the first chunk."""
+        self._header = attrs.evolve(self._header, provider=provider, model=model)
 
     def feed(self, chunk: Any) -> None:
-        """Take one chunk. Raises `ModelError` (`malformed`) for chunks that make no sense, `TypeError` for no chunk at all."""
-        block = self._open
-        kind = type(chunk)
-        if block is not None and self.finish_reason is None:  # the hot path: the open block goes on
-            if kind is str:
-                if block.kind is Text and block.key is None and block.number >= 0 and not block.carry and chunk.isascii():
-                    self._emit_delta(self.partial.grow(TextDelta(block.number, chunk)))  # type: ignore[union-attr]
-                    return
-            elif kind is TextChunk and block.kind is Text and block.key == chunk.index and chunk.fidelity is None:
-                text = chunk.text
-                if block.number >= 0 and not block.carry and text.isascii():
-                    self._emit_delta(self.partial.grow(TextDelta(block.number, text)))  # type: ignore[union-attr]
-                    return
-        handler = _HANDLERS.get(kind)
-        if handler is None:
-            handler = next((h for base, h in _HANDLERS.items() if isinstance(chunk, base)), None)
-            if handler is None:
-                raise TypeError(f"expected a model chunk or text, got {kind.__module__}.{kind.__qualname__}")
-        if self.finish_reason is not None and handler is not Assembler._usage:
-            log.warning("dropped a %s that came after the model's Finish", kind.__name__)
-            return
-        handler(self, chunk)
+        """Take one chunk. Raises `ModelError` (`malformed`) for what makes no sense."""
+        handler = _HANDLERS.get(type(chunk)) or _handler(chunk)
+        if self.finish_reason is None or handler is Assembler._usage:
+            handler(self, chunk)
+        else:
+            log.warning("dropped a %s that came after the model's Finish", type(chunk).__name__)
 
     # ------------------------------------------------------------ chunks
 
     def _plain(self, chunk: str) -> None:
-        self._piece(Text, chunk, None, None)
+        block = self._open
+        if block is not None and block.kind is Text and block.number >= 0 and not block.carry and chunk.isascii():
+            self._emit_delta(self.partial.grow(TextDelta(block.number, chunk)))  # type: ignore[union-attr]
+        else:
+            self._piece(Text, chunk, None, None)
 
     def _text(self, chunk: TextChunk) -> None:
-        self._piece(Text, chunk.text, chunk.index, chunk.fidelity)
+        block, text, index = self._open, chunk.text, chunk.index
+        if (
+            block is not None
+            and block.kind is Text
+            and (index is None or index == block.key)
+            and chunk.fidelity is None
+            and block.number >= 0
+            and not block.carry
+            and text.isascii()
+        ):
+            self._emit_delta(self.partial.grow(TextDelta(block.number, text)))  # type: ignore[union-attr]
+        else:
+            self._piece(Text, text, index, chunk.fidelity)
 
     def _thinking(self, chunk: ThinkingChunk) -> None:
         self._piece(Thinking, chunk.thinking, chunk.index, chunk.fidelity)
@@ -151,22 +157,27 @@ class Assembler:
 
     def _call(self, chunk: ToolCallChunk) -> None:
         block = self._find(ToolCall, chunk.index)
-        if block is not None and chunk.index is None and chunk.id and block.id not in (None, chunk.id):
+        if block is not None and chunk.index is None and chunk.id and block.sent_id not in (None, chunk.id):
             block = None
         if block is None:
-            if chunk.index is not None and chunk.index in self._ended_calls:
-                raise ModelError("malformed", f"a fragment came for tool call {chunk.index}, which had ended")
-            if chunk.index is None and not chunk.id and not chunk.name and self._ended_calls and self._open is None:
+            if self._belongs_to_ended(chunk):
                 raise ModelError("malformed", "a fragment came for a tool call that had ended")
             block = self._begin(ToolCall, chunk.index)
-        block.id = block.id or chunk.id or None
-        block.name = block.name or chunk.name or None
-        if chunk.fidelity:
-            block.fidelity.update(chunk.fidelity)
+        if chunk.id or chunk.name or chunk.fidelity:
+            block.sent_id = block.sent_id or chunk.id or None
+            block.name = block.name or chunk.name or None
+            if chunk.fidelity:
+                block.fidelity.update(chunk.fidelity)
         if block is self._open and block.number < 0 and block.showable:
             self._show(block)
-        if chunk.arguments or block.number >= 0:
-            self._grow(block, chunk.arguments)
+            if not chunk.arguments:  # an empty first fragment only opens the call
+                return
+        self._grow(block, chunk.arguments)
+
+    def _belongs_to_ended(self, chunk: ToolCallChunk) -> bool:
+        if chunk.index is not None:
+            return chunk.index in self._ended_calls
+        return bool(self._ended_calls) and not chunk.id and not chunk.name
 
     def _block(self, chunk: BlockChunk) -> None:
         (whole,) = content_blocks([chunk.block])
@@ -177,13 +188,11 @@ class Assembler:
 
     def _block_end(self, chunk: BlockEnd) -> None:
         block = self._open
-        if block is not None and (chunk.index is None or block.key == chunk.index):
+        waiting = [held for held in self._waiting if held.key == chunk.index and not held.complete]
+        if block is not None and (block.key == chunk.index or (chunk.index is None and not waiting)):
             self._end_open()
-            return
-        for held in self._waiting:
-            if held.key == chunk.index and not held.complete:
-                held.complete = True
-                return
+        elif waiting:
+            waiting[0].complete = True
 
     def _usage(self, chunk: UsageChunk) -> None:
         self.usage = chunk.usage
@@ -203,27 +212,24 @@ class Assembler:
         block = self._open
         if block is not None and block.kind is kind and (index is None or block.key == index):
             return block
-        if index is None:
-            return None
         for held in self._waiting:
             if held.kind is kind and held.key == index and not held.complete:
                 return held
         return None
 
     def _begin(self, kind: type, index: int | None) -> _Block:
-        """A new block; without an index of the provider it completes the open one."""
+        """A new block. It completes a block that has no index of the provider: such blocks come one after another."""
         block = _Block(kind, index)
-        if index is None:
-            for held in self._waiting:
-                held.complete = held.complete or held.key is None
-            if self._open is not None:
-                self._end_open()
-        if self._open is None:
-            self._open = block
-            if block.showable and kind in _DELTAS:
-                self._show(block)
-        else:
+        for held in self._waiting:
+            held.complete = held.complete or held.key is None
+        if self._open is not None and self._open.key is None:
+            self._end_open()
+        if self._open is not None:
             self._waiting.append(block)
+            return block
+        self._open = block
+        if block.showable and kind in _DELTAS:
+            self._show(block)
         return block
 
     def _grow(self, block: _Block, text: str) -> None:
@@ -231,11 +237,7 @@ class Assembler:
             block.held.append(text)
             return
         if block.carry or not text.isascii():
-            text = block.carry + text
-            block.carry = ""
-            if "\ud800" <= text[-1:] <= "\udbff":
-                text, block.carry = text[:-1], text[-1]
-            text = valid_text(text)
+            text, block.carry = stitch(block.carry, text)
         assert self.partial is not None
         self._emit_delta(self.partial.grow(block.delta(block.number, text)))
 
@@ -247,8 +249,8 @@ class Assembler:
         block.number = self._index
         self._index += 1
         if block.kind is ToolCall:
-            block.id = self._claim_id(block.id)
-            self._emit(partial.update(ToolCallStart(block.number, block.id, block.name or "")))
+            block.call_id = self._claim_id(block.sent_id)
+            self._emit(partial.update(ToolCallStart(block.number, block.call_id, block.name or "")))
         else:
             self._emit(partial.update(START_OF[block.kind](block.number)))
         if block.held:
@@ -259,13 +261,13 @@ class Assembler:
     def _reply(self) -> Partial:
         if self.partial is None:
             self.partial = Partial(self._header)
-            self._emit(MessageStart(self._header))
+            self._emit_message(MessageStart(self._header))
         return self.partial
 
-    def _end_open(self, stop_reason: StopReason = "completed") -> None:
+    def _end_open(self) -> None:
         """End the open block, then show what waits, as far as it goes."""
         while (block := self._open) is not None:
-            self._end(block, stop_reason)
+            self._end(block, "completed")
             self._open = block = self._waiting.popleft() if self._waiting else None
             if block is None:
                 return
@@ -274,8 +276,8 @@ class Assembler:
             if not block.complete:
                 return
 
-    def _end(self, block: _Block, stop_reason: StopReason = "completed") -> None:
-        partial = self._reply() if block.whole is not None else self.partial
+    def _end(self, block: _Block, stop_reason: StopReason) -> None:
+        partial = self.partial
         if block.whole is not None:
             self._add_whole(block.whole)
             return
@@ -289,9 +291,8 @@ class Assembler:
             self._emit_delta(partial.grow(block.delta(block.number, REPLACEMENT)))
         fidelity = block.fidelity or None
         if block.kind is ToolCall:
-            made: Any = ToolCall(block.id or "", block.name or "", partial.text, fidelity)
-            if block.key is not None:
-                self._ended_calls.add(block.key)
+            made: Any = ToolCall(block.call_id, block.name or "", partial.text, fidelity)
+            self._ended_calls.add(block.key)
         else:
             made = block.kind(partial.text, fidelity)
         self._emit(partial.update(END_OF[block.kind](block.number, made, stop_reason)))
@@ -332,7 +333,7 @@ class Assembler:
             error_message,
             self._fidelity,
         )
-        self._emit(MessageEnd(message))
+        self._emit_message(MessageEnd(message))
         return message
 
     def _close_blocks(self, stop_reason: StopReason) -> None:
@@ -360,3 +361,12 @@ _HANDLERS: dict[type, Callable[[Assembler, Any], None]] = {
     UsageChunk: Assembler._usage,
     Finish: Assembler._finish,
 }
+
+
+def _handler(chunk: Any) -> Callable[[Assembler, Any], None]:
+    """The handler of an instance of a subclass. Raises `ModelError` for what is no chunk."""
+    for base, handler in _HANDLERS.items():
+        if isinstance(chunk, base):
+            return handler
+    kind = type(chunk)
+    raise ModelError("malformed", f"expected a model chunk or text, got {kind.__module__}.{kind.__qualname__}")

@@ -172,3 +172,15 @@ def valid_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def stitch(carry: str, text: str) -> tuple[str, str]:
+    """Valid text from a piece of a stream, and half a surrogate pair at its end that waits for the next piece."""
+    text = carry + text
+    carry = ""
+    if "\ud800" <= text[-1:] <= "\udbff":
+        text, carry = text[:-1], text[-1]
+    return valid_text(text), carry

@@ -1,0 +1,303 @@
+"""One attempt: prepare the request, read the model's stream, say how it ended.
+
+The stream is entered, stepped and closed in one job. It feeds the assembler, which emits; the driver only watches: for the
+job's end, a stop, and silence.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from agentloop._assemble import Assembler
+from agentloop._host import Job, close_shielded, was_cancelled
+from agentloop._run import CallbackFailed, Core, Stopped, error_text
+from agentloop.convert import default_convert, make_legal
+from agentloop.errors import ModelError, StopReason, code_for_status
+from agentloop.events import RequestBegin, RequestEnd, TokenUsage, ToolListReady
+from agentloop.messages import AgentMessage, AssistantMessage, CustomMessage
+from agentloop.model import ModelRequest
+
+log = logging.getLogger("agentloop")
+
+
+@attrs.frozen
+class _Failure:
+    """How an attempt failed."""
+
+    status: StopReason
+    error_code: str | None
+    error_message: str | None
+    retry_after: float | None = None
+    exception: BaseException | None = None
+
+
+async def ask(core: Core, attempt: int) -> None:
+    """Perform one attempt, from `RequestBegin` to `RequestEnd`."""
+    _announce_tools(core)
+    core.outcomes.waited = core.outcomes.judged = False
+    core.emit(RequestBegin(attempt))
+    reading = _Reading(core)
+    try:
+        request = await _prepare(core)
+    except Stopped:
+        failure: _Failure | None = _stopped(core)
+    except CallbackFailed as error:
+        failure = _Failure("fatal", "callback_failed", error.text, exception=error.error)
+    except ModelError as error:
+        failure = classify(error)
+    else:
+        failure = await reading.read(request)
+    _end(core, attempt, reading.assembler, failure)
+
+
+def _announce_tools(core: Core) -> None:
+    specs = tuple([tool.spec for tool in core.tools.values()]) if core.tools_changed else core.specs
+    core.tools_changed = False
+    if specs != core.specs or core.specs is None:
+        core.specs = specs or ()
+        core.emit(ToolListReady(core.specs))
+
+
+def _stopped(core: Core) -> _Failure:
+    stop = core.outcomes.stop
+    assert stop is not None
+    return _Failure(stop.stop_reason, stop.error_code, stop.error_message)
+
+
+# ---------------------------------------------------------------- before: the request
+
+
+async def _prepare(core: Core) -> ModelRequest:
+    """The request, after the caller's transforms. Raises `Stopped`, `CallbackFailed`, `ModelError` (`invalid_input`)."""
+    await core.barrier()
+    if core.look():
+        raise Stopped
+    config = core.config
+    request = ModelRequest(
+        core.system_prompt, await _messages(core), core.specs or (), config.options, core.signal, config.model
+    )
+    if config.prepare_request is None:
+        return request
+    changed = await core.call(config.prepare_request, request)
+    if changed is None:
+        return request
+    if not isinstance(changed, ModelRequest):
+        raise CallbackFailed(TypeError(f"prepare_request: expected a ModelRequest or None, got {type(changed).__name__}"))
+    messages = request.messages if changed.messages is request.messages else make_legal(changed.messages)
+    return attrs.evolve(changed, messages=messages, tools=request.tools, abort=core.signal)
+
+
+async def _messages(core: Core) -> Sequence[AgentMessage]:
+    config = core.config
+    if config.transform_context is None and config.convert_to_llm is None and core.state.compaction is None:
+        return core.history.view()
+    messages: Any = [_copy(message) for message in (*core.state.messages, *core.state.held)]
+    if config.transform_context is not None:
+        messages = _listed(await core.call(config.transform_context, messages), "transform_context")
+    if config.convert_to_llm is not None:
+        messages = _listed(await core.call(config.convert_to_llm, messages), "convert_to_llm")
+    return make_legal(default_convert(messages))
+
+
+def _copy(message: AgentMessage) -> AgentMessage:
+    """Messages of this package cannot be changed; an application's own may."""
+    return copy.deepcopy(message) if isinstance(message, CustomMessage) else message
+
+
+def _listed(value: Any, name: str) -> list[Any]:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise CallbackFailed(TypeError(f"{name}: expected a sequence of messages, got {type(value).__name__}"))
+    return list(value)
+
+
+# ---------------------------------------------------------------- the stream
+
+
+class _Reading:
+    """The reading of one stream."""
+
+    __slots__ = ("assembler", "core", "over", "paused", "reads", "seen", "stamp")
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        model = core.config.model
+        header = AssistantMessage((), provider=_name(model, "provider"), model=_name(model, "model"))
+        self.assembler = Assembler(header, core.emit_update, core.emit_delta, core.claim_id, core.emit)
+        self.over = False  # nothing more is read
+        self.paused = False  # it is the consumer who is waited for
+        self.reads = 0
+        self.seen = 0
+        self.stamp = 0.0  # when the provider was last heard of, as far as it matters
+
+    async def read(self, request: ModelRequest) -> _Failure | None:
+        """Read the stream to its end; None if the reply is whole."""
+        core = self.core
+        if request.model is not core.config.model:
+            self.assembler.name(_name(request.model, "provider"), _name(request.model, "model"))
+        idle = core.config.idle_timeout
+        self.stamp = core.clock.now()
+        if idle is not None:
+            core.set_timer(self, self.stamp + idle)
+        job = core.spawn(lambda: self._stream(request), tag="a model's stream")
+        silent = False
+        try:
+            await core.until(lambda: job.done or core.look() or (idle is not None and self._silent(idle)))
+            silent = not job.done and not core.look()
+        except BaseException:
+            self.over = True
+            raise
+        finally:
+            if idle is not None:
+                core.clear_timer(self)
+        if not job.done:
+            self.over = True
+            await core.cancel_jobs((job,))
+        return self._verdict(job, silent)
+
+    def _verdict(self, job: Job, silent: bool) -> _Failure | None:
+        error = job.error
+        if self.assembler.finish_reason is not None:
+            if error is not None and not job.cancel_requested:
+                log.warning("the model's stream failed after its Finish, which changes nothing", exc_info=error)
+            return None
+        if silent:
+            waited = self.core.config.idle_timeout
+            return classify(ModelError("timeout", f"the model sent nothing for {waited:g} s"))
+        if self.core.look():
+            return _stopped(self.core)
+        if error is None:
+            return classify(ModelError("truncated", "the model's stream ended without saying why (no Finish)"))
+        return classify(error)
+
+    def _silent(self, idle: float) -> bool:
+        """Whether nothing came for `idle` seconds while the provider was waited for."""
+        core = self.core
+        if not core.expired(self):
+            return False
+        now = core.clock.now()
+        if self.paused or self.reads != self.seen:
+            self.seen = self.reads
+            self.stamp = max(self.stamp, now if self.paused or core.taker is None else self.stamp)
+        if self.stamp + idle <= now:
+            return True
+        core.set_timer(self, self.stamp + idle)
+        return False
+
+    async def _stream(self, request: ModelRequest) -> None:
+        """The job: everything of the provider's stream happens here."""
+        core, feed = self.core, self.assembler.feed
+        now, ahead, count = core.clock.now, core.config.run_ahead, 0
+        stream: Any = await _open(request)
+        try:
+            async for chunk in stream:
+                if self.over:
+                    break
+                if core.taker is not None:
+                    self.stamp = now()
+                feed(chunk)
+                self.reads += 1
+                count += 1
+                if count >= ahead:
+                    count = 0
+                    if not (core.parked and not core.buffer):
+                        await self._room()
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close_shielded(close)
+
+    async def _room(self) -> None:
+        """Wait until the consumer has taken everything."""
+        core = self.core
+        self.paused = True
+        waiter = core.host.waiter()
+        core.room_waiters.append(waiter)
+        await waiter.wait()
+        self.paused = False
+        self.stamp = core.clock.now()
+
+
+def _name(model: Any, attribute: str) -> str | None:
+    value = getattr(model, attribute, None)
+    return value if isinstance(value, str) else None
+
+
+async def _open(request: ModelRequest) -> Any:
+    model: Any = request.model
+    stream = model(request)
+    if hasattr(type(stream), "__await__"):
+        stream = await stream
+    if not hasattr(type(stream), "__aiter__"):
+        raise ModelError("malformed", f"model: expected an async iterator of chunks, got {type(stream).__name__}")
+    return stream
+
+
+# ---------------------------------------------------------------- after: how it ended
+
+
+def classify(error: BaseException) -> _Failure:
+    """Say what a failure of the model is: its own word, else a status, a time-out, bad data; else `network`."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, ModelError):
+        status: StopReason = "retryable" if error.retryable else "fatal"
+        return _Failure(status, error.code, error.message, error.retry_after, error)
+    http_status = getattr(error, "status_code", None)
+    if isinstance(http_status, int) and http_status >= 400:
+        code = code_for_status(http_status)
+    elif isinstance(error, TimeoutError):
+        code = "timeout"
+    elif isinstance(error, json.JSONDecodeError | UnicodeError):
+        code = "malformed"
+    else:
+        code = "network"
+    text = "the model's stream was cancelled from inside" if was_cancelled(error) else error_text(error)
+    own = ModelError(code, text)
+    return _Failure("retryable" if own.retryable else "fatal", code, text, None, error)
+
+
+def _end(core: Core, attempt: int, assembler: Assembler, failure: _Failure | None) -> None:
+    """Close the reply and the request."""
+    usage = assembler.usage
+    if failure is None:
+        core.failure = None
+        reply = assembler.close("completed")
+        if reply is not None:
+            _keep(core, reply)
+        if usage is not None:
+            core.emit(TokenUsage(core.state.session_usage + usage, usage))
+        core.emit(RequestEnd("completed", attempt))
+        return
+    assembler.close(failure.status, failure.error_code, failure.error_message)
+    core.failure = failure.exception
+    wait = _wait(core, attempt, failure)
+    if failure.exception is not None:
+        text = "the model's request failed (%s: %s)"
+        if wait is None:
+            log.error(text, failure.error_code, failure.error_message, exc_info=failure.exception)
+        else:
+            log.warning(text + "; the next attempt comes in %d ms", failure.error_code, failure.error_message, wait)
+    core.emit(RequestEnd(failure.status, attempt, wait, failure.error_code, failure.error_message, usage))
+
+
+def _keep(core: Core, reply: AssistantMessage) -> None:
+    """A committed reply joins the history that requests show, with the compaction's inputs it answers."""
+    if core.state.compaction is not None:
+        core.history.extend(core.state.held)
+    core.history.append(reply)
+
+
+def _wait(core: Core, attempt: int, failure: _Failure) -> int | None:
+    """The wait before the next attempt, in milliseconds; None: no further attempt."""
+    retry = core.config.retry
+    assert retry is not None
+    if failure.status != "retryable" or attempt > len(retry.waits) or core.look():
+        return None
+    wait = retry.waits[attempt - 1] if failure.retry_after is None else max(failure.retry_after, 0.0)
+    return None if wait > retry.max_wait else round(wait * 1000)

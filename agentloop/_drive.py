@@ -1,0 +1,436 @@
+"""The driver: performs one step after another, as `decide` says, until the run is over."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from agentloop import _decide as steps
+from agentloop._ask import ask
+from agentloop._decide import Limits, Stop, decide
+from agentloop._execute import Batch, hook_event
+from agentloop._host import Waiter, close_shielded
+from agentloop._run import CallbackFailed, Core, Stopped
+from agentloop.config import CompactionState, Config, HookAnswer, ToolSource
+from agentloop.context import agent_messages
+from agentloop.convert import LegalHistory
+from agentloop.events import (
+    Abort,
+    AgentEnd,
+    AgentStart,
+    CompactionBegin,
+    CompactionEnd,
+    McpConnectBegin,
+    McpConnectEnd,
+    MessageEnd,
+    MessageStart,
+    TurnEnd,
+    TurnStart,
+)
+from agentloop.messages import AgentMessage, UserMessage, user
+from agentloop.tools import Tool
+
+log = logging.getLogger("agentloop")
+
+
+def limits_of(config: Config) -> Limits:
+    """What `decide` needs of a config."""
+    retry = config.retry
+    return Limits(
+        max_turns=config.max_turns,
+        max_cut_replies=config.max_cut_replies,
+        attempts=1 + (len(retry.waits) if retry is not None else 0),
+        finish_turn=config.finish_turn is not None,
+        tool_source=config.tool_source is not None,
+        stop_hooks=any(hooks.stop is not None for hooks in config.hooks),
+        compaction=None if config.compaction is None else config.compaction.mode,
+    )
+
+
+class Driver:
+    """Performs the steps of one run."""
+
+    def __init__(self, core: Core, tools: Sequence[Tool]) -> None:
+        self.core = core
+        self.tools = tools
+        self.source: _Source | None = None
+        self.turn_end = TurnEnd()
+        self.problem: str | None = None  # what was wrong with the last attempt at a summary
+        self.summary: UserMessage | None = None
+        core.tools = {tool.name: tool for tool in tools}
+
+    async def drive(self) -> None:
+        """Run to the end."""
+        core = self.core
+        limits = limits_of(core.config)
+        while (step := decide(core.state, core.outcomes, limits)) is not None:
+            try:
+                await _PERFORM[type(step)](self, step)
+            except Stopped:
+                pass  # the stop is in the outcomes: the next decision knows
+            core.look()
+        if self.source is not None:
+            await self.source.close()
+
+    # ------------------------------------------------------------ run and turn
+
+    async def _start(self, step: steps.Start) -> None:
+        self.core.emit(AgentStart())
+
+    async def _open_turn(self, step: steps.OpenTurn) -> None:
+        core = self.core
+        state, outcomes = core.state, core.outcomes
+        if self.source is not None:
+            await self._look_for_tools()
+            if core.look() and not outcomes.inputs:
+                return
+        summary = state.summary
+        prompts = outcomes.prompts if state.turns == 0 or outcomes.prompts else []
+        inputs, outcomes.inputs, outcomes.prompts = outcomes.inputs, [], []
+        core.emit(TurnStart(state.turns))
+        if outcomes.open_calls:  # such a turn has no inputs: they wait for the next
+            outcomes.inputs, outcomes.prompts = inputs, prompts
+            return
+        if summary is not None:
+            self._input(summary)
+        for message in prompts:
+            self._input(message)
+            await self._user_prompt_hooks(message)
+        for message in inputs:
+            self._input(message)
+
+    async def _inputs(self, step: steps.Inputs) -> None:
+        inputs, self.core.outcomes.inputs = self.core.outcomes.inputs, []
+        for message in inputs:
+            self._input(message)
+
+    def _input(self, message: AgentMessage) -> None:
+        core = self.core
+        if core.state.compaction is None:
+            core.history.append(message)
+        core.emit(MessageStart(message))
+        core.emit(MessageEnd(message))
+
+    async def _close_turn(self, step: steps.CloseTurn) -> None:
+        state, outcomes = self.core.state, self.core.outcomes
+        outcomes.open_calls = ()
+        outcomes.new_turn()
+        self.turn_end = TurnEnd(state.reply, tuple(state.results))
+        self.core.emit(self.turn_end)
+
+    async def _finish(self, step: steps.Finish) -> None:
+        core, state, stop = self.core, self.core.state, step.stop
+        if stop.abort:
+            core.emit(Abort(stop.error_code, stop.error_message))
+        completed = stop.stop_reason == "completed"
+        failed = core.failure if stop.exception is None and not completed and core.outcomes.stop is None else stop.exception
+        core.emit(
+            AgentEnd(
+                state.new_messages if completed else state.all_messages,
+                stop.stop_reason,
+                stop.error_code,
+                stop.error_message,
+                state.usage,
+                state.compacted,
+                state.summary,
+                failed,
+            )
+        )
+
+    # ------------------------------------------------------------ model and calls
+
+    async def _ask(self, step: steps.Ask) -> None:
+        await ask(self.core, step.attempt)
+
+    async def _wait(self, step: steps.Wait) -> None:
+        core = self.core
+        core.waiting, core.skipped = True, False
+        core.set_timer("wait", core.clock.now() + step.milliseconds / 1000)
+        try:
+            await core.until(lambda: core.skipped or core.look() or core.expired("wait"))
+        finally:
+            core.waiting = False
+            core.clear_timer("wait")
+        stop = core.outcomes.stop
+        if stop is None:
+            core.outcomes.waited = True
+        elif stop.abort and core.state.compaction is None:
+            stop.error_code = "backoff_interrupted"
+
+    async def _run_calls(self, step: steps.RunCalls) -> None:
+        await Batch(self.core, step.calls).run()
+
+    async def _refuse_calls(self, step: steps.RefuseCalls) -> None:
+        Batch(self.core, step.calls).refuse_all(step.error_code)
+
+    # ------------------------------------------------------------ callbacks between the turns
+
+    async def _poll(self, step: steps.Poll) -> None:
+        core, outcomes, config = self.core, self.core.outcomes, self.core.config
+        steering = step.queue == "steering"
+        if steering:
+            outcomes.steering += 1
+        else:
+            outcomes.follow_up = True
+        function = config.get_steering_messages if steering else config.get_follow_up_messages
+        if function is None:
+            return
+        taken = await self._call(function, keep=True)
+        if taken is None:
+            return
+        try:
+            outcomes.inputs += agent_messages(taken)
+        except TypeError as error:
+            core.fail(error, f"get_{step.queue}_messages")
+
+    async def _call(self, function: Callable[..., Any], *args: Any, keep: bool = False) -> Any:
+        """A callback whose failure ends the run; None when it failed."""
+        try:
+            return await self.core.call(function, *args, keep=keep)
+        except CallbackFailed as error:
+            self.core.fail(error.error, getattr(function, "__name__", "a callback"))
+            return None
+
+    async def _ask_finish_turn(self, step: steps.AskFinishTurn) -> None:
+        core = self.core
+        assert core.config.finish_turn is not None
+        verdict = await self._call(core.config.finish_turn, self.turn_end)
+        if verdict in ("end", "ask"):
+            core.outcomes.verdict = verdict
+            return
+        core.outcomes.verdict = "none"
+        if verdict is not None:
+            core.fail(TypeError(f"expected None, 'end' or 'ask', got {verdict!r}"), "finish_turn")
+
+    async def _user_prompt_hooks(self, message: AgentMessage) -> None:
+        core = self.core
+        if not isinstance(message, UserMessage) or message.sender is not None:
+            return
+        for hooks in core.config.hooks:
+            if hooks.user_prompt is None or core.look():
+                continue
+            try:
+                answer = await core.call(hooks.user_prompt, message)
+            except CallbackFailed as error:
+                self._hook_failed("user_prompt", hooks.name, error)
+            except Stopped:
+                return
+            else:
+                if answer is not None and answer.message:
+                    core.outcomes.inputs.append(user(answer.message, sender="harness"))
+
+    async def _ask_stop_hooks(self, step: steps.AskStopHooks) -> None:
+        core = self.core
+        core.outcomes.stop_hooks = True
+        for hooks in core.config.hooks:
+            if hooks.stop is None:
+                continue
+            try:
+                answer = await core.call(hooks.stop, self.turn_end)
+            except CallbackFailed as error:
+                self._hook_failed("stop", hooks.name, error)
+                continue
+            if answer is None:
+                continue
+            core.emit(hook_event("stop", hooks.name, answer))
+            if answer.decision == "continue" and not core.outcomes.inputs:
+                core.outcomes.inputs.append(user(answer.message or "Continue.", sender="harness"))
+
+    def _hook_failed(self, kind: str, name: str, error: CallbackFailed) -> None:
+        log.error("the %s hook %s failed", kind, name, exc_info=error.error)
+        self.core.emit(hook_event(kind, name, HookAnswer(reason=f"hook failed: {error.text}")))
+
+    # ------------------------------------------------------------ tools from a source
+
+    async def _connect(self, step: steps.Connect) -> None:
+        core, source = self.core, self.core.config.tool_source
+        assert source is not None
+        core.outcomes.connected = True
+        core.emit(McpConnectBegin(tuple(source.servers)))
+        await core.barrier()
+        if core.look():
+            core.emit(McpConnectEnd("aborted"))
+            return
+        self.source = _Source(core, source)
+        try:
+            answer = await self.source.ask("connect")
+        except CallbackFailed as error:
+            log.error("connecting the tool source failed", exc_info=error.error)
+            core.emit(McpConnectEnd("fatal", (), "connect_failed", error.text))
+        except Stopped:
+            core.emit(McpConnectEnd("aborted"))
+        else:
+            end, tools = answer
+            self._set_tools(tools)
+            core.emit(end)
+
+    async def _look_for_tools(self) -> None:
+        assert self.source is not None
+        try:
+            tools = await self.source.ask("changed")
+        except CallbackFailed as error:
+            log.warning("the tool source failed to say what changed; its tools stay", exc_info=error.error)
+        except Stopped:
+            pass
+        else:
+            if tools is not None:
+                self._set_tools(tools)
+
+    def _set_tools(self, tools: Iterable[Tool]) -> None:
+        known = {tool.name: tool for tool in self.tools}
+        for tool in tools:
+            if tool.name in known:
+                log.warning("two tools are named %r; the first one counts", tool.name)
+            known.setdefault(tool.name, tool)
+        self.core.tools = known
+        self.core.tools_changed = True
+
+    # ------------------------------------------------------------ compaction
+
+    async def _check_compaction(self, step: steps.CheckCompaction) -> None:
+        core, state, compaction = self.core, self.core.state, self.core.config.compaction
+        assert compaction is not None
+        core.outcomes.checked = "end" if step.at_end else "before"
+        if compaction.mode == "discard" and not step.at_end:
+            return
+        view = CompactionState(state.context_tokens, state.context_turns, step.at_end, core.history.messages)
+        core.outcomes.due = await self._call(compaction.due, view)
+
+    async def _open_compaction(self, step: steps.OpenCompaction) -> None:
+        core, state, outcomes = self.core, self.core.state, self.core.outcomes
+        assert core.config.compaction is not None
+        reason = outcomes.due or "manual"
+        outcomes.due = outcomes.summary = None
+        outcomes.prompted = outcomes.judged = outcomes.waited = False
+        self.problem = self.summary = None
+        core.emit(CompactionBegin(reason, core.config.compaction.mode, state.context_tokens, state.context_turns))
+
+    async def _prompt_compaction(self, step: steps.PromptCompaction) -> None:
+        core = self.core
+        assert core.config.compaction is not None
+        messages = await self._call(core.config.compaction.prompt, core.state.attempt + 1, self.problem)
+        core.outcomes.prompted = True
+        for message in agent_messages(messages or ()):
+            self._input(message)
+
+    async def _judge_summary(self, step: steps.JudgeSummary) -> None:
+        core, reply = self.core, self.core.state.reply
+        compaction = core.config.compaction
+        assert compaction is not None
+        core.outcomes.judged = True
+        text = None
+        if reply is None:
+            self.problem = "the reply was empty"
+        elif reply.tool_calls:
+            self.problem = "the reply called a tool"
+        else:
+            text = await self._call(compaction.accept, reply)
+            self.problem = "the reply held no summary"
+        if text and text.strip():
+            self.summary = await self._call(compaction.summary, text)
+            core.outcomes.summary = text if self.summary is not None else None
+        else:
+            core.outcomes.prompted = False
+
+    async def _close_compaction(self, step: steps.CloseCompaction) -> None:
+        core, outcomes, begin = self.core, self.core.outcomes, self.core.state.compaction
+        assert begin is not None
+        completed = step.status == "completed"
+        if outcomes.stop is not None and outcomes.stop.abort:
+            outcomes.stop.error_code = "compaction_interrupted"
+        if not completed and outcomes.checked == "before":
+            core.stop(Stop(step.status, step.error_code, step.error_message))
+        attempt = core.state.attempt or None
+        summary = self.summary if completed else None
+        core.emit(
+            CompactionEnd(
+                begin.reason, begin.mode, step.status, attempt, step.error_code, step.error_message, summary
+            )
+        )
+        if completed:
+            core.history = LegalHistory()
+
+
+_PERFORM: dict[type, Callable[[Driver, Any], Awaitable[None]]] = {
+    steps.Start: Driver._start,
+    steps.OpenTurn: Driver._open_turn,
+    steps.Inputs: Driver._inputs,
+    steps.Poll: Driver._poll,
+    steps.Connect: Driver._connect,
+    steps.Ask: Driver._ask,
+    steps.Wait: Driver._wait,
+    steps.RunCalls: Driver._run_calls,
+    steps.RefuseCalls: Driver._refuse_calls,
+    steps.CloseTurn: Driver._close_turn,
+    steps.AskFinishTurn: Driver._ask_finish_turn,
+    steps.AskStopHooks: Driver._ask_stop_hooks,
+    steps.CheckCompaction: Driver._check_compaction,
+    steps.OpenCompaction: Driver._open_compaction,
+    steps.PromptCompaction: Driver._prompt_compaction,
+    steps.JudgeSummary: Driver._judge_summary,
+    steps.CloseCompaction: Driver._close_compaction,
+    steps.Finish: Driver._finish,
+}
+
+
+class _Source:
+    """A tool source in one job of its own, from `connect` to `close`: such a source may hold scopes open in between."""
+
+    def __init__(self, core: Core, source: ToolSource) -> None:
+        self.core = core
+        self.source = source
+        self.requests: deque[str] = deque()
+        self.answers: deque[tuple[Any, BaseException | None]] = deque()
+        self.waiter: Waiter | None = None
+        self.job = core.spawn(self._serve, tag="the tool source")
+
+    async def ask(self, what: str) -> Any:
+        """`connect` or `changed`. Raises `CallbackFailed`, or `Stopped` when a stop came first."""
+        core = self.core
+        self.answers.clear()
+        self._send(what)
+        await core.until(lambda: bool(self.answers) or self.job.done or core.look())
+        if not self.answers:
+            if core.look():
+                raise Stopped
+            raise CallbackFailed(self.job.error or RuntimeError("the tool source ended"))
+        value, error = self.answers.popleft()
+        if error is not None:
+            raise CallbackFailed(error)
+        return value
+
+    async def close(self) -> None:
+        """Have it disconnect; bounded."""
+        if not self.job.done:
+            self._send("close")
+            key = object()
+            self.core.set_timer(key, self.core.clock.now() + self.core.bound)
+            await self.core.until(lambda: self.job.done or self.core.expired(key))
+            self.core.clear_timer(key)
+            await self.core.cancel_jobs((self.job,))
+
+    def _send(self, what: str) -> None:
+        self.requests.append(what)
+        if self.waiter is not None:
+            self.waiter.set()
+
+    async def _serve(self) -> None:
+        try:
+            while (what := await self._next()) != "close":
+                try:
+                    value = await (self.source.connect() if what == "connect" else self.source.changed())
+                except Exception as error:
+                    self.answers.append((None, error))
+                else:
+                    self.answers.append((value, None))
+                self.core.ring()
+        finally:
+            await close_shielded(self.source.close)
+
+    async def _next(self) -> str:
+        while not self.requests:
+            self.waiter = self.core.host.waiter()
+            await self.waiter.wait()
+        return self.requests.popleft()

@@ -1,0 +1,639 @@
+"""A batch of calls, each by the same steps: validate, hooks, approval, start, run, hook, end, result.
+
+Admission (steps up to the start) goes call by call in the driver; everything after it is driven by `service`, which the
+driver's wait calls whenever something happened, so a call settles while another one is still being asked about. Effects begin
+only while the consumer waits for more (`Core.at_rest`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import anyio
+import attrs
+
+from agentloop._host import Job, in_thread, was_cancelled
+from agentloop._run import CallbackFailed, Core, Stopped, error_text
+from agentloop._sink import Sink
+from agentloop._values import REPLACEMENT, thaw_json
+from agentloop.abort import AbortSignal
+from agentloop.config import Block, HookAnswer
+from agentloop.errors import ABORTED_CALL_CODES, InvalidArguments, StopReason
+from agentloop.events import (
+    ApprovalDecision,
+    ApprovalRequest,
+    Hook,
+    MessageEnd,
+    MessageStart,
+    ToolExecutionEnd,
+    ToolExecutionStart,
+)
+from agentloop.messages import Text, ToolCall, ToolResult, ToolResultMessage, text_of
+from agentloop.tools import PreparedCall, Tool, ToolContext, ToolInvocation, as_result
+
+log = logging.getLogger("agentloop")
+
+NO_OUTPUT = "[no output]"
+Cause = Literal["abort", "deadline", "timeout", "interrupt"]
+"""What stops a running call."""
+
+_CUT_OFF = {
+    "length": "Not run: the reply was cut off by the output limit, so this call may be incomplete. Try a shorter one.",
+    "refusal": "Not run: the reply was refused.",
+    "content_filter": "Not run: the reply was stopped by a content filter.",
+}
+
+
+@attrs.frozen
+class _Raised:
+    """What a sync tool raised in its thread, carried out of it (a StopIteration cannot be raised in a coroutine)."""
+
+    error: BaseException
+
+
+class _Call:
+    """One call on its way."""
+
+    __slots__ = (
+        "call", "cancelled", "cause", "invocation", "job", "prepared", "sink", "stage", "timeout", "tool", "value",
+    )  # fmt: skip
+
+    def __init__(self, call: ToolCall) -> None:
+        self.call = call
+        self.tool: Tool | None = None
+        self.prepared: PreparedCall | None = None
+        self.invocation: ToolInvocation | None = None
+        self.stage: Literal["new", "asking", "asked", "ready", "starting", "running", "returned", "after", "ended"] = "new"
+        self.job: Job | None = None
+        self.sink: Sink | None = None
+        self.cause: Cause | None = None
+        self.cancelled = False
+        self.timeout: float | None = None
+        self.value: _Outcome | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Of this call's timer for stopping."""
+        return ("stop", id(self))
+
+    @property
+    def text(self) -> str:
+        """The arguments as its start shows them."""
+        return self.call.arguments if self.prepared is None else self.prepared.text
+
+
+@attrs.frozen
+class _Outcome:
+    """How a call ended."""
+
+    result: ToolResult
+    error_code: str | None = None
+    stop_reason: StopReason = "completed"
+
+
+class Batch:
+    """The calls of one reply. `run` executes them, `refuse_all` answers them without."""
+
+    def __init__(self, core: Core, calls: Sequence[ToolCall]) -> None:
+        self.core = core
+        self.calls = [_Call(call) for call in calls]
+        self.next_result = 0
+        self.ready: deque[_Call] = deque()
+        self.active: list[_Call] = []  # begun and not ended
+        self.returned: deque[_Call] = deque()
+        self.interrupted = False
+        self.watcher: Job | None = None
+        self.limiter: anyio.CapacityLimiter | None = None
+
+    async def run(self) -> None:
+        """Run all calls; returns when each has its result."""
+        core = self.core
+        core.service = self.service
+        try:
+            for call in self.calls:
+                await self._admit(call)
+            await core.until(lambda: self.next_result == len(self.calls))
+        finally:
+            core.service = None
+        if self.watcher is not None:
+            await core.cancel_jobs((self.watcher,))
+
+    def refuse_all(self, error_code: Literal["aborted", "cut_off"]) -> None:
+        """Answer all calls without running them."""
+        reply = self.core.state.reply
+        finish = None if reply is None else reply.finish_reason
+        if error_code == "aborted":
+            text = self._stopped_text()
+        else:
+            text = _CUT_OFF.get(finish or "", "Not run: the model's reply failed before it was complete.")
+        if self.core.state.compaction is not None and error_code == "cut_off":
+            text = "Not run: no tools are used while the conversation is summarised."
+        for call in self.calls:
+            self._refuse(call, error_code, text)
+
+    # ------------------------------------------------------------ admission: steps 1 to 5
+
+    async def _admit(self, call: _Call) -> None:
+        core = self.core
+        config = core.config
+        if config.tool_execution == "sequential":
+            await core.until(lambda: not self.active)
+        if not self._prepare(call):
+            return
+        assert call.tool is not None
+        if call.tool.exclusive or any(other.tool and other.tool.exclusive for other in self.active):
+            await core.until(lambda: not self.active)
+        if not self._may_begin(call):
+            return
+        self.active.append(call)
+        try:
+            asks = await self._before(call) and await self._hooks(call)
+        except Stopped:
+            self._refuse(call, "aborted", self._stopped_text())
+            return
+        if call.stage == "ended":
+            return
+        if asks and config.approve is not None:
+            core.emit(ApprovalRequest(call.call.id, call.call.name, call.text))
+            call.stage = "asking"
+        else:
+            self._permit(call)
+        if config.approval_order == "one_at_a_time" or call.stage == "ready":
+            await core.until(lambda: call.stage not in ("asking", "asked", "ready"))
+
+    def _prepare(self, call: _Call) -> bool:
+        """Step 1: find the tool, validate."""
+        tools = self.core.tools
+        call.tool = tool = tools.get(call.call.name)
+        if tool is None:
+            known = ", ".join(sorted(tools)) or "none"
+            self._refuse(call, "unknown_tool", f"There is no tool named {call.call.name!r}. Tools: {known}.")
+            return False
+        return self._validate(call, tool, call.call.arguments)
+
+    def _validate(self, call: _Call, tool: Tool, arguments: str | dict[str, Any]) -> bool:
+        try:
+            prepared = tool.prepare(arguments)
+        except InvalidArguments as error:
+            self._refuse(call, "invalid_arguments", str(error))
+            return False
+        call.prepared = prepared
+        call.invocation = ToolInvocation(call.call.id, call.call.name, thaw_json(prepared.arguments), tool)
+        return True
+
+    def _may_begin(self, call: _Call) -> bool:
+        assert call.tool is not None
+        if self.core.look():
+            self._refuse(call, "aborted", self._stopped_text())
+        elif self.interrupted and call.tool.interruptible:
+            self._refuse(call, "aborted", "Not started: a new message from the user is waiting.")
+        else:
+            return True
+        return False
+
+    async def _before(self, call: _Call) -> bool:
+        """Step 2. False: the call has ended."""
+        hook = self.core.config.before_tool_call
+        if hook is None:
+            return True
+        assert call.tool is not None
+        try:
+            answer = await self.core.call(hook, call.invocation)
+        except CallbackFailed as error:
+            log.error("before_tool_call failed; the call is blocked", exc_info=error.error)
+            self._refuse(call, "blocked", error.text)
+            return False
+        if isinstance(answer, Block):
+            self._refuse(call, "blocked", answer.reason or "The call was blocked.", answer.terminate)
+        elif isinstance(answer, dict):
+            return self._validate(call, call.tool, answer)
+        elif answer is None:
+            return True
+        else:
+            got = type(answer).__name__
+            self._refuse(call, "blocked", f"before_tool_call: expected None, a Block or a dict, got {got}")
+        return False
+
+    async def _hooks(self, call: _Call) -> bool:
+        """Step 3. Whether approval is still to be asked; the call may have ended."""
+        core = self.core
+        decision, name, reason, failed = None, "", None, False
+        for hooks in core.config.hooks:
+            if hooks.pre_tool_use is None:
+                continue
+            try:
+                answer = await core.call(hooks.pre_tool_use, call.invocation)
+            except CallbackFailed as error:
+                log.error("the pre_tool_use hook %s failed", hooks.name, exc_info=error.error)
+                answer, failed = HookAnswer(reason=f"hook failed: {error.text}"), True
+            if answer is None:
+                continue
+            core.emit(hook_event("pre_tool_use", hooks.name, answer, call.call.id))
+            if decision is None and answer.decision in ("allow", "deny"):
+                decision, name, reason = answer.decision, hooks.name, answer.reason
+        if decision == "deny":
+            self._decide(call, "deny", f"Tool call denied by the {name} hook: {reason or 'no reason given'}.")
+        elif decision == "allow":
+            await self._veto(call)
+        elif failed and core.config.approve is None:
+            self._decide(call, "deny", "Tool call denied: a hook that decides about it failed.")
+        return decision is None and not failed or (decision is None and core.config.approve is not None)
+
+    async def _veto(self, call: _Call) -> None:
+        """A hook allowed the call; a policy may still forbid it."""
+        policy = getattr(self.core.config.approve, "policy", None)
+        verdict: Any = None
+        if policy is not None:
+            try:
+                verdict = await self.core.call(policy, call.invocation)
+            except CallbackFailed as error:
+                log.error("the approval policy failed; the call is forbidden", exc_info=error.error)
+                verdict = "forbidden"
+        self._decide(call, "forbidden" if verdict == "forbidden" else "allow")
+
+    def _decide(self, call: _Call, decision: Any, text: str | None = None) -> None:
+        """Step 4 is over: tell, and act on it."""
+        if decision not in ("allow", "deny", "forbidden"):
+            log.error("approve: expected 'allow', 'deny' or 'forbidden', got %r; the call is denied", decision)
+            decision = "deny"
+        self.core.emit(ApprovalDecision(decision, call.call.id, call.text))
+        if decision == "allow":
+            self._permit(call)
+        elif decision == "deny":
+            self._refuse(call, "denied", text or "Tool call denied by user.")
+        else:
+            self._refuse(call, "forbidden", "Tool call denied by policy.")
+
+    def _permit(self, call: _Call) -> None:
+        if call.stage in ("new", "asked"):
+            call.stage = "ready"
+            self.ready.append(call)
+            self._pump()
+
+    def _pump(self) -> None:
+        """Step 5: start what may run, as far as the cap goes."""
+        cap = self.core.config.max_parallel_tools
+        while self.ready:
+            busy = sum(call.stage in ("starting", "running", "returned", "after") for call in self.active)
+            if cap is not None and busy >= cap:
+                return
+            call = self.ready.popleft()
+            if self._may_begin(call):
+                call.stage = "starting"
+                self.core.emit(ToolExecutionStart(call.call.id, call.call.name, call.text))
+
+    # ------------------------------------------------------------ service: what happened meanwhile
+
+    def service(self) -> None:
+        """Settle what has returned, stop what must stop, begin what may begin."""
+        core = self.core
+        while self.returned:
+            self._returned(self.returned.popleft())
+        if not self.active:
+            return
+        if core.look():
+            self._stop_all()
+        self._check_timers()
+        if self.ready:
+            self._pump()
+        if core.parked and not core.buffer and not core.closing:
+            self._begin_effects()
+
+    def _begin_effects(self) -> None:
+        """The consumer has come back: questions, tools and hooks that wait may begin, in call order."""
+        for call in list(self.active):
+            if call.stage == "starting":
+                self._launch(call)
+            elif call.stage == "asking":
+                self._question(call)
+            elif call.stage == "returned" and self.core.config.after_tool_call is not None:
+                self._after(call)
+
+    def _question(self, call: _Call) -> None:
+        core, config = self.core, self.core.config
+        call.stage = "asked"
+        if config.approval_timeout is not None:
+            core.set_timer(call.key, core.clock.now() + config.approval_timeout)
+        assert config.approve is not None
+        self._callback(
+            call, config.approve, (ApprovalRequest(call.call.id, call.call.name, call.text),), self._answered
+        )
+
+    def _callback(self, call: _Call, function: Any, args: tuple[Any, ...], done: Any) -> None:
+        """Call the caller's code; `done(call, value, error)` follows, at once or when its job is over."""
+        try:
+            value = self.core.guard(function, *args)
+        except CallbackFailed as error:
+            done(call, None, error.error)
+            return
+        if hasattr(type(value), "__await__"):
+            call.job = self.core.spawn(lambda: value, lambda job: done(call, job.value, job.error))
+        else:
+            done(call, value, None)
+
+    def _answered(self, call: _Call, decision: Any, error: BaseException | None) -> None:
+        if call.stage != "asked":  # too late: timed out or aborted
+            return
+        self.core.clear_timer(call.key)
+        if error is not None:
+            log.error("approve failed; the call is denied", exc_info=error)
+            decision = "deny"
+        self._decide(call, decision)
+
+    def _launch(self, call: _Call) -> None:
+        """Step 6: run the tool."""
+        core, tool = self.core, call.tool
+        assert tool is not None
+        call.stage = "running"
+        call.sink = Sink(core, call.call.id, call.call.name, AbortSignal())
+        call.timeout = tool.timeout if tool.timeout is not None else core.config.tool_timeout
+        if call.timeout is not None:
+            core.set_timer(call.key, core.clock.now() + call.timeout)
+        self._watch_steering()
+        call.job = core.spawn(lambda: self._body(call), lambda job: self._over(call), f"tool {tool.name}")
+
+    async def _body(self, call: _Call) -> Any:
+        tool, sink, prepared = call.tool, call.sink, call.prepared
+        assert tool is not None and sink is not None and prepared is not None
+        run = prepared.bind(ToolContext(call.call.id, call.call.name, sink.signal, sink))
+        if tool.kind == "async":
+            return await run()
+        if tool.kind == "stream":
+            return await sink.stream(run())
+
+        def caught() -> Any:
+            try:
+                return run()
+            except BaseException as error:
+                return _Raised(error)
+
+        if self.limiter is None:
+            self.limiter = anyio.CapacityLimiter(40)
+        value = await in_thread(caught, self.limiter)
+        return await value if hasattr(type(value), "__await__") else value
+
+    def _over(self, call: _Call) -> None:
+        assert call.sink is not None
+        call.sink.closed = True
+        if call.stage == "running":
+            self.returned.append(call)
+
+    def _watch_steering(self) -> None:
+        wait = self.core.config.wait_for_steering
+        if wait is None or self.watcher is not None or not any(c.tool and c.tool.interruptible for c in self._known()):
+            return
+        self.watcher = self.core.spawn(lambda: _awaited(wait), self._steering)
+
+    def _known(self) -> list[_Call]:
+        for call in self.calls:
+            if call.tool is None:
+                call.tool = self.core.tools.get(call.call.name)
+        return self.calls
+
+    def _steering(self, job: Job) -> None:
+        if job.cancel_requested:
+            return
+        if job.error is not None:
+            self.core.fail(job.error, "wait_for_steering")
+            return
+        self.interrupted = True
+        for call in list(self.active):
+            if call.tool is not None and call.tool.interruptible and call.stage == "running":
+                self._stop(call, "interrupt")
+
+    # ------------------------------------------------------------ stopping
+
+    def _stop_all(self) -> None:
+        stop = self.core.outcomes.stop
+        cause: Cause = "deadline" if stop is not None and stop.error_code == "deadline" else "abort"
+        for call in list(self.active):
+            if call.stage == "running":
+                if call.cause is None:
+                    self._stop(call, cause)
+            elif call.stage in ("returned", "after"):
+                self._end(call)
+            else:
+                if call.job is not None:
+                    self.core.host.cancel(call.job)
+                self._refuse(call, "aborted", self._stopped_text())
+
+    def _stop(self, call: _Call, cause: Cause) -> None:
+        """Ask a running call to stop; cancel it after the grace, at once if it does not look."""
+        core, tool, job, sink = self.core, call.tool, call.job, call.sink
+        assert tool is not None and job is not None and sink is not None
+        call.cause = cause
+        core.clear_timer(call.key)
+        core.set_timer(call.key, core.clock.now() + core.config.abort_grace + sink.bound)
+        if not tool.takes_context and tool.kind != "sync":  # a thread cannot be cancelled, only waited for
+            call.cancelled = True
+            core.host.cancel(job)
+        sink.signal.abort(None if core.outcomes.stop is None else core.outcomes.stop.error_message)
+
+    def _check_timers(self) -> None:
+        for call in list(self.active):
+            if call.stage == "asked" and self.core.config.approval_timeout is not None:
+                if self.core.expired(call.key):
+                    self.core.clear_timer(call.key)
+                    assert call.job is not None
+                    self.core.host.cancel(call.job)
+                    self._decide(call, "deny", "Tool call denied: nobody answered in time.")
+            elif call.stage == "running" and (call.cause or call.timeout is not None) and self.core.expired(call.key):
+                self._too_long(call)
+
+    def _too_long(self, call: _Call) -> None:
+        core, tool, job = self.core, call.tool, call.job
+        assert tool is not None and job is not None
+        if call.cause is None:
+            self._stop(call, "timeout")
+        elif not call.cancelled and tool.kind != "sync":
+            call.cancelled = True
+            core.host.cancel(job)
+            core.set_timer(call.key, core.clock.now() + core.config.abort_grace)
+        else:
+            assert call.sink is not None
+            call.sink.closed = True
+            core.host.cancel(job)  # a thread's job; a task's was cancelled before
+            core.give_up(job)
+            self._settle(call, self._not_stopped(call))
+
+    def _stopped_text(self) -> str:
+        stop = self.core.outcomes.stop
+        why = stop.error_message if stop is not None and stop.error_message else "the run was stopped"
+        return f"Not run: {why}"
+
+    # ------------------------------------------------------------ what came of it
+
+    def _returned(self, call: _Call) -> None:
+        """The tool's job is over: make its result, and have the hook look at it."""
+        if call.stage == "running":
+            self.core.clear_timer(call.key)
+            self._settle(call, self._outcome(call))
+
+    def _settle(self, call: _Call, outcome: _Outcome) -> None:
+        call.value = outcome
+        call.stage = "returned"
+        if self.core.config.after_tool_call is None or self.core.look():
+            self._end(call)
+
+    def _outcome(self, call: _Call) -> _Outcome:
+        job = call.job
+        assert job is not None
+        error: BaseException | None = job.value.error if isinstance(job.value, _Raised) else job.error
+        if error is None:
+            return self._value(call, job.value)
+        if was_cancelled(error):
+            if job.cancel_requested:
+                return self._cut(call)
+            error = RuntimeError("the tool was cancelled from inside")
+        if call.cause == "timeout":
+            return self._noted(call, f"{_timeout_text(call)}\n{error_text(error)}", "tool_timeout")
+        log.debug("tool %s raised", call.call.name, exc_info=error)
+        aborted = call.cause in ("abort", "deadline")
+        return self._noted(call, error_text(error), "aborted" if aborted else "tool_error")
+
+    def _value(self, call: _Call, value: Any) -> _Outcome:
+        """A value came back, in time."""
+        sink = call.sink
+        assert sink is not None
+        result = sink.merge(as_result(value))
+        is_error = result.is_error or call.cause == "timeout"
+        if not _says_something(result):
+            text = (_timeout_text(call) if call.cause == "timeout" else "The tool failed without saying why.") if is_error else NO_OUTPUT
+            result = attrs.evolve(result, content=(*result.content, Text(sink.note(text))))
+        result = attrs.evolve(result, is_error=is_error)
+        if call.cause in ("abort", "deadline"):
+            return _Outcome(result, "aborted", "aborted")
+        if call.cause == "timeout":
+            return _Outcome(result, "tool_timeout", "fatal")
+        return _Outcome(result, "tool_error", "fatal") if is_error else _Outcome(result)
+
+    def _cut(self, call: _Call) -> _Outcome:
+        """It was cancelled, and stopped."""
+        if call.cause == "timeout":
+            return self._noted(call, _timeout_text(call), "tool_timeout")
+        if call.cause == "interrupt":
+            return self._noted(call, "Stopped waiting: a new message from the user is there.", "aborted")
+        stop = self.core.outcomes.stop
+        why = f": {stop.error_message}" if stop is not None and stop.error_message else "."
+        return self._noted(call, f"The tool was aborted{why}", "aborted")
+
+    def _not_stopped(self, call: _Call) -> _Outcome:
+        outcome = self._noted(call, "The tool did not stop when it was told to; its outcome is unknown.", "not_stopped")
+        return attrs.evolve(outcome, stop_reason="fatal" if call.cause == "timeout" else "aborted")
+
+    def _noted(self, call: _Call, text: str, code: str) -> _Outcome:
+        """An error result: the output so far, then the words as a last delta."""
+        sink = call.sink
+        assert sink is not None
+        result = ToolResult((Text(sink.with_note(text)),), is_error=True)
+        return _Outcome(result, code, "aborted" if code in ABORTED_CALL_CODES else "fatal")
+
+    def _after(self, call: _Call) -> None:
+        """Step 7."""
+        assert call.value is not None
+        call.stage = "after"
+        self._callback(call, self.core.config.after_tool_call, (call.invocation, call.value.result), self._replaced)
+
+    def _replaced(self, call: _Call, answer: Any, error: BaseException | None) -> None:
+        outcome = call.value
+        if call.stage != "after" or outcome is None:
+            return
+        if error is None and answer is not None and not isinstance(answer, ToolResult):
+            error = TypeError(f"after_tool_call: expected a ToolResult or None, got {type(answer).__name__}")
+        if error is not None:
+            log.error("after_tool_call failed; the call's result is an error", exc_info=error)
+            call.value = _Outcome(ToolResult((Text(error_text(error)),), is_error=True), "tool_error", "fatal")
+        elif answer is not None:
+            call.value = _with_answer(outcome, answer)
+        self._end(call)
+
+    def _end(self, call: _Call) -> None:
+        """Step 8."""
+        assert call.value is not None
+        if call.stage == "after" and call.job is not None and not call.job.done:
+            self.core.host.cancel(call.job)
+        self._emit_end(call, call.value)
+
+    def _refuse(self, call: _Call, code: str, text: str, terminate: bool = False) -> None:
+        """End a call that does not run."""
+        core = self.core
+        if call.stage not in ("starting", "running"):
+            core.emit(ToolExecutionStart(call.call.id, call.call.name, call.text))
+        stop: StopReason = "aborted" if code in ABORTED_CALL_CODES else "fatal"
+        result = ToolResult((Text(text if text.strip() else code),), is_error=True, terminate=terminate)
+        self._emit_end(call, _Outcome(result, code, stop))
+
+    def _emit_end(self, call: _Call, outcome: _Outcome) -> None:
+        call.value, call.stage = outcome, "ended"
+        if call in self.active:
+            self.active.remove(call)
+        if call in self.ready:
+            self.ready.remove(call)
+        self.core.clear_timer(call.key)
+        result = outcome.result
+        self.core.emit(
+            ToolExecutionEnd(
+                call.call.id, call.call.name, result, result.is_error, outcome.stop_reason, outcome.error_code
+            )
+        )
+        self._release()
+
+    def _release(self) -> None:
+        """Result messages in call order, each as soon as all earlier ones are out (G08)."""
+        while self.next_result < len(self.calls) and (call := self.calls[self.next_result]).stage == "ended":
+            self.next_result += 1
+            assert call.value is not None
+            result = call.value.result
+            message = ToolResultMessage(
+                call.call.id,
+                call.call.name,
+                result.content,
+                result.details,
+                result.structured,
+                result.is_error,
+                call.value.stop_reason,
+            )
+            core = self.core
+            request = core.state.request
+            if request is None or request.status == "completed":
+                core.history.append(message)
+            core.emit(MessageStart(message))
+            core.emit(MessageEnd(message))
+
+
+def hook_event(kind: Any, name: str, answer: HookAnswer, call_id: str | None = None) -> Hook:
+    """The event of a hook's answer; of its output only scalars are kept."""
+    output = {key: value for key, value in (answer.output or {}).items() if isinstance(value, str | int | float | None)}
+    return Hook(kind, name, answer.decision, answer.reason, output, call_id)
+
+
+async def _awaited(function: Any) -> Any:
+    value = function()
+    return await value if hasattr(type(value), "__await__") else value
+
+
+def _timeout_text(call: _Call) -> str:
+    return f"The tool timed out after {call.timeout:g} s." if call.timeout is not None else "The tool timed out."
+
+
+def _says_something(result: ToolResult) -> bool:
+    """Whether a result has content; of an error, text that is not blank."""
+    text = text_of(result.content)
+    others = any(not isinstance(block, Text) for block in result.content)
+    return others or bool(text.strip() if result.is_error else text)
+
+
+def _with_answer(outcome: _Outcome, answer: ToolResult) -> _Outcome:
+    """The result after the hook: its content, details, `is_error`, `terminate`; the rest stays."""
+    if not _says_something(answer):
+        text = "The tool failed without saying why." if answer.is_error else NO_OUTPUT
+        answer = attrs.evolve(answer, content=(Text(text),))
+    if not answer.is_error:
+        return _Outcome(answer)
+    if outcome.result.is_error:
+        return attrs.evolve(outcome, result=answer)
+    return _Outcome(answer, "tool_error", "fatal")

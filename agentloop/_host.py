@@ -1,0 +1,313 @@
+"""The background tasks of a run: the only file that knows asyncio from trio.
+
+A *job* is a detached task that runs one awaitable of the caller's (a model's stream, a tool, a hook) and never lets anything
+out: what it returned or raised is kept on the job. Not a task group: a group cannot be left while a child ignores its
+cancellation, and costs several times as much. `Waiter` is a one-shot event for one task.
+
+Hazards that the details here avoid (each met on one backend or both): asyncio holds tasks weakly; a task cancelled before its
+first step never runs its body; a second cancel cuts a job's own clean-up; `KeyboardInterrupt` in a task stops the event loop
+past everybody; an exception out of a trio system task ends `trio.run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import current_token
+
+_tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references
+
+
+class Job:
+    """One awaitable of the caller's in a task of its own."""
+
+    __slots__ = ("_cancelled", "_done_callback", "_handle", "cancel_requested", "done", "error", "make", "tag", "value")
+
+    def __init__(self, make: Callable[[], Awaitable[Any]], done: Callable[[Job], None], tag: Any = None) -> None:
+        self.make = make
+        self._done_callback = done
+        self.tag = tag
+        self._handle: Any = None
+        self.cancel_requested = False
+        self.done = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def finish(self) -> None:
+        """Called once by the backend when the task is over."""
+        if not self.done:
+            self.done = True
+            self._done_callback(self)
+
+
+class Waiter(Protocol):
+    """A one-shot event that one task awaits."""
+
+    def wait(self) -> Awaitable[Any]:
+        """Await the result of this."""
+        ...
+
+    def set(self) -> None:
+        """Wake the task; harmless when nobody waits any more."""
+        ...
+
+
+class Host(Protocol):
+    """What a run needs of a backend. Made inside a running event loop; belongs to its thread."""
+
+    thread: int
+
+    def waiter(self) -> Waiter:
+        """A new one-shot event."""
+        ...
+
+    def spawn(self, job: Job) -> None:
+        """Start a job with a copy of the run's context variables."""
+        ...
+
+    def cancel(self, job: Job) -> None:
+        """Cancel a job, at most once."""
+        ...
+
+    def start(self, main: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
+        """Start the run's driver; `ended` is called when it is over, however it ended."""
+        ...
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call back in the event loop; from any thread, also after the loop has ended (then never)."""
+        ...
+
+    def timer(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back after a while of real time; the returned function cancels."""
+        ...
+
+    async def shielded(self, waiter: Waiter, bound: float) -> None:
+        """Wait, whatever cancels the caller, at most `bound` seconds; then re-raise the cancellation, if there was one."""
+        ...
+
+
+class _AsyncioWaiter:
+    __slots__ = ("_future",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._future = loop.create_future()
+
+    def wait(self) -> Awaitable[Any]:
+        return self._future
+
+    def set(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+
+class AsyncioHost:
+    """The run's tasks on asyncio, whatever the loop (uvloop included)."""
+
+    __slots__ = ("_context", "_eager", "loop", "thread")
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
+        self._context = contextvars.copy_context()
+        self._eager: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+
+    def waiter(self) -> Waiter:
+        return _AsyncioWaiter(self.loop)
+
+    def spawn(self, job: Job) -> None:
+        # An eager task runs up to its first real wait right here, which saves a round of the event loop.
+        task = asyncio.Task(_asyncio_job(job), loop=self.loop, context=self._context.copy(), **self._eager)
+        if task.done():
+            job.finish()
+            return
+        job._handle = task
+        _tasks.add(task)
+        task.add_done_callback(_asyncio_done(job))
+
+    def cancel(self, job: Job) -> None:
+        if job.cancel_requested or job.done:
+            return
+        job.cancel_requested = True
+        task = job._handle
+        if task is not None and not task.cancelling():
+            task.cancel()
+
+    def start(self, main: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
+        task = asyncio.Task(main(), loop=self.loop, context=self._context.copy())
+        _tasks.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            _tasks.discard(task)
+            ended()
+
+        task.add_done_callback(done)
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        try:
+            self.loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # the loop is closed
+            pass
+
+    def timer(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        return self.loop.call_later(max(seconds, 0), callback).cancel
+
+    async def shielded(self, waiter: Waiter, bound: float) -> None:
+        assert isinstance(waiter, _AsyncioWaiter)
+        cancelled: asyncio.CancelledError | None = None
+        end = self.loop.time() + bound
+        with anyio.CancelScope(shield=True):
+            while not waiter._future.done() and (left := end - self.loop.time()) > 0:
+                try:  # asyncio.wait does not cancel what it waits for; wait_for would
+                    await asyncio.wait([waiter._future], timeout=left)
+                except asyncio.CancelledError as error:  # a native cancel goes through an anyio shield
+                    cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+
+async def _asyncio_job(job: Job) -> None:
+    if job.cancel_requested:
+        job.error = asyncio.CancelledError()
+        return
+    try:
+        job.value = await job.make()
+    except BaseException as error:
+        job.error = error
+
+
+def _asyncio_done(job: Job) -> Callable[[asyncio.Task[None]], None]:
+    def done(task: asyncio.Task[None]) -> None:
+        _tasks.discard(task)
+        if task.cancelled() and job.error is None:  # cancelled before its first step: the body never ran
+            job.error = asyncio.CancelledError()
+        job.finish()
+
+    return done
+
+
+class _TrioWaiter:
+    __slots__ = ("_event",)
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+
+    def wait(self) -> Awaitable[Any]:
+        return self._event.wait()  # type: ignore[no-any-return]
+
+    def set(self) -> None:
+        self._event.set()
+
+
+class TrioHost:
+    """The run's tasks on trio, as system tasks: they end with `trio.run`."""
+
+    __slots__ = ("_context", "_token", "_trio", "thread")
+
+    def __init__(self) -> None:
+        import trio  # loaded already: we run inside it
+
+        self._trio = trio
+        self._token = trio.lowlevel.current_trio_token()
+        self.thread = threading.get_ident()
+        self._context = contextvars.copy_context()
+
+    def waiter(self) -> Waiter:
+        return _TrioWaiter(self._trio.Event())
+
+    def spawn(self, job: Job) -> None:
+        scope = job._handle = self._trio.CancelScope()
+        self._system_task(self._job, job, scope)
+
+    def _system_task(self, function: Callable[..., Any], *args: Any) -> None:
+        self._trio.lowlevel.spawn_system_task(function, *args, context=self._context.copy())
+
+    async def _job(self, job: Job, scope: Any) -> None:
+        try:
+            with scope:
+                if not job.cancel_requested:  # a task looks before its first line: the body would run to a checkpoint
+                    await self._body(job)
+        finally:
+            if job.cancel_requested and job.value is None and job.error is None:
+                job.error = CancelledJob()
+            job.finish()
+
+    async def _body(self, job: Job) -> None:
+        try:
+            job.value = await job.make()
+        except self._trio.Cancelled:
+            raise
+        except BaseExceptionGroup as group:
+            rest = group.split(self._trio.Cancelled)[1]
+            if rest is None:
+                raise
+            job.error = rest
+        except BaseException as error:
+            job.error = error
+
+    def cancel(self, job: Job) -> None:
+        if not job.cancel_requested and not job.done:
+            job.cancel_requested = True
+            job._handle.cancel()
+
+    def start(self, main: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
+        async def driver() -> None:
+            try:
+                await main()
+            finally:
+                ended()
+
+        self._system_task(driver)
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        try:
+            self._token.run_sync_soon(callback)
+        except self._trio.RunFinishedError:
+            pass
+
+    def timer(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
+        scope = self._trio.CancelScope()
+
+        async def sleep() -> None:
+            with scope:
+                await self._trio.sleep(max(seconds, 0))
+                callback()
+
+        self._system_task(sleep)
+        return scope.cancel  # type: ignore[no-any-return]
+
+    async def shielded(self, waiter: Waiter, bound: float) -> None:
+        with self._trio.CancelScope(shield=True, deadline=self._trio.current_time() + bound):
+            await waiter.wait()
+
+
+class CancelledJob(BaseException):
+    """Stands for trio's `Cancelled`, which user code cannot make, on a job that was cancelled."""
+
+
+def was_cancelled(error: BaseException | None) -> bool:
+    """Whether an error is a backend's cancellation."""
+    return isinstance(error, asyncio.CancelledError | CancelledJob)
+
+
+def make_host() -> Host:
+    """The host of the running event loop. Raises `RuntimeError` outside of one."""
+    backend = current_token().backend_class.__module__
+    return TrioHost() if "trio" in backend else AsyncioHost()
+
+
+async def in_thread(function: Callable[[], Any], limiter: anyio.CapacityLimiter) -> Any:
+    """Run in a worker thread; on cancellation the thread is left to itself and its value dropped."""
+    return await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=limiter)
+
+
+async def close_shielded(close: Callable[[], Awaitable[Any]]) -> None:
+    """Await a clean-up that a cancellation must not cut."""
+    with anyio.CancelScope(shield=True):
+        await close()

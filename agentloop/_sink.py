@@ -1,0 +1,208 @@
+"""Where a running call reports: progress, streamed output, events of nested runs; from any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any
+
+import attrs
+
+from agentloop._host import close_shielded
+from agentloop._run import Core
+from agentloop._values import REPLACEMENT, stitch, valid_text
+from agentloop.abort import AbortSignal
+from agentloop.events import ChildEvent, SubagentStarted, ToolExecutionUpdate
+from agentloop.messages import Text, ToolResult, text_of
+from agentloop.tools import as_result
+
+_JOIN_AT = 512
+
+
+class Sink:
+    """The reports of one call. After its end (`closed`) everything is dropped."""
+
+    __slots__ = ("_carry", "_core", "_id", "_name", "_pieces", "bound", "closed", "signal", "streamed")
+
+    def __init__(self, core: Core, id: str, name: str, signal: AbortSignal) -> None:
+        self._core = core
+        self._id = id
+        self._name = name
+        self.signal = signal
+        self.closed = False
+        self.streamed = False
+        """Whether any output was streamed."""
+        self.bound = 0.0
+        """What nested runs need to close."""
+        self._pieces: list[str] = []
+        self._carry = ""
+
+    # ------------------------------------------------------------ the contract of ToolSink
+
+    def progress(self, result: ToolResult) -> None:
+        """Progress for the card; never waits. Over the buffer's bound it replaces the oldest undelivered one (G13)."""
+        if threading.get_ident() != self._core.host.thread:
+            self._core.host.soon(lambda: self._progress(result))
+        else:
+            self._progress(result)
+
+    def output(self, text: str) -> Awaitable[None]:
+        """A piece of the output, taken at once; awaiting waits for room. In a worker thread the call itself waits."""
+        if threading.get_ident() != self._core.host.thread:
+            self._from_thread(text)
+            return _NOTHING_TO_WAIT_FOR
+        self._output(text)
+        return _Room(self)
+
+    async def child(self, event: SubagentStarted | ChildEvent) -> None:
+        """An event of a nested run; waits for room."""
+        if not self.closed:
+            self._core.emit_update(event)
+        await _Room(self)
+
+    def closing_bound(self, seconds: float) -> None:
+        """A nested run needs this long to close."""
+        self.bound = max(self.bound, seconds)
+        self._core.closing_bound = max(self._core.closing_bound, seconds)
+
+    # ------------------------------------------------------------ for the batch
+
+    async def stream(self, pieces: Any) -> Any:
+        """Stream what an async generator yields; a `ToolResult` among it is the result's other half."""
+        final: Any = None
+        try:
+            async for piece in pieces:
+                if isinstance(piece, ToolResult):
+                    final = piece
+                else:
+                    self._output(piece if isinstance(piece, str) else text_of(as_result(piece).content))
+                    await _Room(self)
+        finally:
+            close = getattr(pieces, "aclose", None)
+            if close is not None:
+                await close_shielded(close)
+        return final
+
+    def merge(self, result: ToolResult) -> ToolResult:
+        """The result with the streamed output as its text; what the value adds to it is streamed too."""
+        if not self.streamed:
+            return result
+        said = "".join(self._pieces)
+        text = text_of(result.content)
+        if text:
+            self._tell(text[len(said) :] if text.startswith(said) else f"\n{text}" if said else text)
+        self._flush()
+        others = [block for block in result.content if not isinstance(block, Text)]
+        streamed = "".join(self._pieces)
+        return attrs.evolve(result, content=(*([Text(streamed)] if streamed else []), *others))
+
+    def note(self, text: str) -> str:
+        """Words of the kernel's own that stand for an empty output."""
+        if self.streamed:
+            self._tell(text)
+        return text
+
+    def with_note(self, text: str) -> str:
+        """The output so far and the kernel's own words behind it, streamed as a last delta; as one text."""
+        if not self.streamed:
+            return valid_text(text)
+        self._flush()
+        said = "".join(self._pieces)
+        self._tell(f"\n{valid_text(text)}" if said else valid_text(text))
+        return "".join(self._pieces)
+
+    # ------------------------------------------------------------ inside
+
+    def _progress(self, result: ToolResult) -> None:
+        core = self._core
+        if self.closed or core.closing:
+            return
+        if len(core.buffer) >= max(core.config.run_ahead, 1):
+            self._drop_oldest_progress()
+        core.emit_update(ToolExecutionUpdate(self._id, self._name, result))
+
+    def _drop_oldest_progress(self) -> None:
+        buffer = self._core.buffer
+        for index, event in enumerate(buffer):
+            if type(event) is ToolExecutionUpdate and event.delta is None and event.tool_call_id == self._id:
+                del buffer[index]
+                return
+
+    def _output(self, text: str) -> None:
+        if self.closed:
+            return
+        if self._carry or not text.isascii():
+            text, self._carry = stitch(self._carry, text)
+        self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        self.streamed = True
+        self._pieces.append(text)
+        if len(self._pieces) >= _JOIN_AT:
+            self._pieces[:] = ["".join(self._pieces)]
+        self._core.emit_update(ToolExecutionUpdate(self._id, self._name, None, text))
+
+    def _flush(self) -> None:
+        """Half a surrogate pair that waits for its other half at the end of the output."""
+        if self._carry:
+            self._carry = ""
+            self._tell(REPLACEMENT)
+
+    def _from_thread(self, text: str) -> None:
+        room = threading.Event()
+
+        def take() -> None:
+            self._output(text)
+            if self.full:
+                self._core.room_waiters.append(_Flag(room.set))
+            else:
+                room.set()
+
+        self._core.host.soon(take)
+        while not room.wait(0.1) and not (self.closed or self._core.ended):
+            pass
+
+    @property
+    def full(self) -> bool:
+        """Whether output has to wait for the consumer."""
+        core = self._core
+        return len(core.buffer) >= max(core.config.run_ahead, 1) and not (self.closed or core.closing)
+
+    async def wait_for_room(self) -> None:
+        """Return when the consumer has caught up."""
+        while self.full:
+            waiter = self._core.host.waiter()
+            self._core.room_waiters.append(waiter)
+            await waiter.wait()
+
+
+@attrs.frozen
+class _Flag:
+    """A thread's event among the waiters of a run."""
+
+    set: Callable[[], None]
+
+    def wait(self) -> Awaitable[Any]:
+        raise TypeError("a thread waits for itself")
+
+
+class _Room:
+    """Awaited, it waits for room; not awaited, it costs nothing and warns of nothing."""
+
+    __slots__ = ("_sink",)
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._sink.full:
+            yield from self._sink.wait_for_room().__await__()
+
+
+class _Nothing:
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+_NOTHING_TO_WAIT_FOR = _Nothing()

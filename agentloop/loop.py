@@ -1,0 +1,285 @@
+"""`agent_loop`: a run as an async iterator of its events.
+
+The front only takes events from a buffer; the work is done by background tasks that the first step starts. No cancel scope,
+task group, lock or context variable token is held across a step (PEP 789), so a run may be stepped under a time-out, from
+several tasks in turn, or dropped. The front holds the run's core, never the reverse: a run that nobody holds any more is
+collected, and stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, TypeVar
+
+from agentloop._decide import Outcomes
+from agentloop._drive import Driver
+from agentloop._host import make_host
+from agentloop._run import Core
+from agentloop.config import Config
+from agentloop.context import Context, agent_messages
+from agentloop.events import Event
+from agentloop.messages import AgentMessage, AssistantMessage, ToolCall, ToolResultMessage
+
+R = TypeVar("R", bound=AsyncGenerator[Event, None])
+
+
+def agent_loop(messages: Iterable[AgentMessage | str] | str, context: Context, config: Config) -> Run:
+    """Run an agent on new messages: yields every event of the run, in one total order.
+
+    With empty `messages` the model is asked from the context as it stands. Nothing happens before the first step, which
+    raises `ValueError` or `TypeError` for arguments that cannot be a run (an empty context without messages, two tools of
+    one name). Every other failure is an event. Leave early with `aclose()`, or use `async with running(…)`.
+    """
+    return Run(lambda: _new_run(messages, context, config))
+
+
+def agent_loop_continue(context: Context, config: Config) -> Run:
+    """Run again from the context as it stands, without new messages.
+
+    A last reply that was not committed is left out (with its results) and asked again. Open calls of a committed last reply
+    run first, in a turn of their own. The first step raises `ValueError` when there is nothing to do: an empty context, or a
+    last reply that is complete and not paused, or whose calls must not run.
+    """
+    return Run(lambda: _continued_run(context, config))
+
+
+def compact(context: Context, config: Config) -> Run:
+    """A run that is a compaction alone (`manual`), by `config.compaction`.
+
+    The first step raises `ValueError` without a compaction, or with an empty context.
+    """
+
+    def prepare() -> tuple[Context, Config, Outcomes]:
+        if config.compaction is None:
+            raise ValueError("config.compaction: expected a compaction, got None")
+        if not context.messages:
+            raise ValueError("context.messages: expected messages to compact, got none")
+        return _checked(context), config, Outcomes(manual=True)
+
+    return Run(prepare)
+
+
+@asynccontextmanager
+async def running(events: R) -> AsyncIterator[R]:
+    """The same run, bound to a block: it is closed, and its end awaited, when the block is left, however.
+
+    Inside, a step that is cancelled or times out leaves the run alive: the next step goes on where it stood.
+    """
+    keep = getattr(events, "keep_alive", None)
+    if keep is not None:
+        keep()
+    try:
+        yield events
+    finally:
+        await events.aclose()
+
+
+class Run(AsyncGenerator[Event, None]):
+    """A run: an async iterator of its events. Made by `agent_loop`, `agent_loop_continue`, `compact`.
+
+    One step at a time; a step that is cancelled ends the run cleanly (inside `running(…)` it does not).
+    """
+
+    __slots__ = ("__weakref__", "_buffer", "_busy", "_closed", "_core", "_keep", "_prepare", "_stepping")
+
+    def __init__(self, prepare: Callable[[], tuple[Context, Config, Outcomes]]) -> None:
+        self._prepare: Callable[[], tuple[Context, Config, Outcomes]] | None = prepare
+        self._core: Core | None = None
+        self._buffer: Any = ()
+        self._busy = False  # a step waits, or the run is closed
+        self._stepping = False
+        self._closed = False
+        self._keep = False
+
+    def __repr__(self) -> str:
+        core = self._core
+        if core is None:
+            return f"<Run {'closed' if self._closed else 'not started'}>"
+        return f"<Run {'closed' if self._closed else 'ended' if core.ended else 'alive'}, {core.state.turns} turns>"
+
+    def __aiter__(self) -> Run:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event. Raises `StopAsyncIteration` after the last."""
+        if self._buffer and not self._busy:
+            return self._buffer.popleft()  # type: ignore[no-any-return]
+        return await self._step()
+
+    async def _step(self) -> Event:
+        if self._stepping:
+            raise RuntimeError("this run is being stepped already: one step at a time")
+        if self._closed:
+            raise StopAsyncIteration
+        core = self._core or self._start()
+        self._busy = self._stepping = True
+        try:
+            while not self._buffer:
+                if core.ended or self._closed:
+                    self._closed = True
+                    self._buffer = ()
+                    error, core.error = core.error, None
+                    if error is not None:
+                        raise error
+                    raise StopAsyncIteration
+                await core.park().wait()
+            return self._buffer.popleft()  # type: ignore[no-any-return]
+        except StopAsyncIteration:
+            raise
+        except BaseException:
+            if not self._keep and not core.ended:
+                core.unpark()
+                await self._close()
+            raise
+        finally:
+            core.unpark()
+            self._stepping = False
+            self._busy = self._closed
+
+    def _start(self) -> Core:
+        assert self._prepare is not None
+        prepare, self._prepare = self._prepare, None
+        self._closed = self._busy = True  # until it stands: arguments may be wrong
+        context, config, outcomes = prepare()
+        core = self._core = Core(context, config, outcomes, make_host())
+        self._buffer = core.buffer
+        core.start(Driver(core, context.tools).drive)
+        self._closed = self._busy = False
+        return core
+
+    async def _close(self) -> None:
+        self._closed = self._busy = True
+        self._prepare = None
+        core = self._core
+        if core is None:
+            return
+        core.close()
+        if core.taker is not None:
+            core.taker.set()
+        await core.host.shielded(core.end_waiter(), core.bound + 1.0)
+
+    async def aclose(self) -> None:
+        """End the run: model stream and tools are stopped, their clean-up awaited, bounded. Events not taken are dropped.
+
+        May be called at any time, from any task, also while a step waits: that step then ends the iteration. A second call
+        does nothing. Raises what a tool's `KeyboardInterrupt` or `SystemExit` left to be raised.
+        """
+        await self._close()
+        core = self._core
+        if core is not None and core.error is not None:
+            error, core.error = core.error, None
+            raise error
+
+    async def asend(self, value: None) -> Event:
+        """The same as `__anext__`; nothing can be sent in."""
+        if value is not None:
+            raise TypeError("nothing can be sent into a run")
+        return await self.__anext__()
+
+    async def athrow(
+        self,
+        typ: type[BaseException] | BaseException,
+        val: BaseException | object = None,
+        tb: TracebackType | None = None,
+        /,
+    ) -> Event:
+        """End the run, then raise the given exception."""
+        await self.aclose()
+        if isinstance(typ, BaseException):
+            raise typ
+        raise typ() if val is None else typ(val)
+
+    def skip_wait(self) -> bool:
+        """End a retry's wait now; False when none is going on. May be called from any thread."""
+        core = self._core
+        if core is None or not core.waiting:
+            return False
+        core.skipped = True
+        core.ring_soon()
+        return True
+
+    def keep_alive(self) -> None:
+        """A cancelled step no longer ends the run; whoever asks for this closes it (`running` does both)."""
+        self._keep = True
+
+    def __del__(self) -> None:
+        core = self._core
+        if core is not None and not core.ended:
+            core.host.soon(core.close)  # from whatever thread collects it
+
+
+# ---------------------------------------------------------------- what a run starts from
+
+
+def _checked(context: Context) -> Context:
+    if not isinstance(context, Context):
+        raise TypeError(f"context: expected a Context, got {type(context).__name__}")
+    names: set[str] = set()
+    for tool in context.tools:
+        if tool.name in names:
+            raise ValueError(f"context.tools: expected one tool of each name, got two named {tool.name!r}")
+        names.add(tool.name)
+    return context
+
+
+def _new_run(
+    messages: Iterable[AgentMessage | str] | str, context: Context, config: Config
+) -> tuple[Context, Config, Outcomes]:
+    prompts = agent_messages(messages)
+    context = _checked(context)
+    if not prompts and not context.messages:
+        raise ValueError("messages: expected messages, or a context that has some; got neither")
+    return context, config, Outcomes(prompts=list(prompts))
+
+
+def _continued_run(context: Context, config: Config) -> tuple[Context, Config, Outcomes]:
+    messages = list(_checked(context).messages)
+    index = _last_reply(messages)
+    if index is not None and _reply(messages, index).stop_reason != "completed":
+        del messages[index:]  # it was not committed, nor were its results: ask again
+        index = None
+    if not messages:
+        raise ValueError("context.messages: expected messages to go on from, got none")
+    open_calls: tuple[ToolCall, ...] = ()
+    if index is not None:
+        open_calls = _open_calls(messages, index)
+    return Context(context.system_prompt, tuple(messages), context.tools), config, Outcomes(open_calls=open_calls)
+
+
+def _last_reply(messages: list[AgentMessage]) -> int | None:
+    """Where the last reply stands, if nothing but its results comes after it."""
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if isinstance(message, AssistantMessage):
+            return index
+        if not isinstance(message, ToolResultMessage):
+            return None
+    return None
+
+
+def _reply(messages: list[AgentMessage], index: int) -> AssistantMessage:
+    reply = messages[index]
+    assert isinstance(reply, AssistantMessage)
+    return reply
+
+
+def _open_calls(messages: list[AgentMessage], index: int) -> tuple[ToolCall, ...]:
+    """The last reply's calls without a result. Raises `ValueError` when there is nothing to go on with."""
+    reply = _reply(messages, index)
+    answered = {message.tool_call_id for message in messages[index + 1 :] if isinstance(message, ToolResultMessage)}
+    waiting = tuple([call for call in reply.tool_calls if call.id not in answered])
+    if waiting and reply.finish_reason in ("length", "refusal", "content_filter"):
+        raise ValueError(
+            f"context.messages[{index}]: expected calls that may run, got calls of a reply that ended in"
+            f" {reply.finish_reason!r}; use agent_loop with a new message"
+        )
+    if not waiting and not reply.tool_calls and reply.finish_reason != "pause":
+        raise ValueError(
+            f"context.messages[{index}]: expected something to go on with, got a complete reply; use agent_loop with a"
+            " new message"
+        )
+    return waiting
+
+
