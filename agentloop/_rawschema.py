@@ -6,12 +6,13 @@ document is an error of the schema. A schema that cannot be used is logged, and 
 that the arguments are an object.
 
 Patterns: `jsonschema_rs` matches them within a bound. `jsonschema` would match them with `re`, which a hostile pattern
-can keep busy for ever; with it `pattern` and `patternProperties` (and the limits on other properties beside the latter)
-are therefore not checked.
+can keep busy for ever; with it `pattern` and `patternProperties` (with `additionalProperties` beside it) and
+`unevaluatedProperties` are therefore not checked.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import itertools
 import logging
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from agentloop import _shapes as shapes
-from agentloop._problems import MAX_PROBLEMS, Path, Problems, missing, one_of, unknown_field
+from agentloop._problems import MAX_PROBLEMS, Path, Problems, missing, one_of, shortened, unknown_field
 from agentloop._values import thaw_json
 
 logger = logging.getLogger("agentloop.tools")
@@ -35,6 +36,8 @@ _PLAIN: dict[str, shapes.Shape] = {
     "object": shapes.Dictionary(shapes.Anything()),
 }
 _TYPES: dict[str, shapes.Shape] = {**_PLAIN, "string": shapes.String(), "null": shapes.Null()}
+_FACTS = ("types", "options", "property", "unexpected", "limit", "pattern", "multiple_of", "expected_value")
+"""Where `jsonschema_rs` puts a keyword's value."""
 _MAX_MESSAGE = 300
 
 
@@ -111,17 +114,17 @@ def _with_jsonschema_rs(schema: dict[str, Any]) -> Check:
         raise _Unusable(str(error)[:_MAX_MESSAGE]) from error
 
     def check(arguments: dict[str, Any], problems: Problems) -> None:
-        _note(((e.instance_path, *_kind(e.kind), e.instance, e) for e in validator.iter_errors(arguments)), problems)
+        _note(
+            ((e.instance_path, e.kind.name, _fact(e.kind), e.instance) for e in validator.iter_errors(arguments)),
+            problems,
+        )
 
     return check
 
 
-def _kind(kind: Any) -> tuple[str, Any]:
-    name = kind.name
-    attribute = {"type": "types", "enum": "options", "required": "property", "additionalProperties": "unexpected"}.get(
-        name
-    )
-    return name, None if attribute is None else getattr(kind, attribute)
+def _fact(kind: Any) -> Any:
+    facts = kind.as_dict()
+    return next((facts[name] for name in _FACTS if name in facts), None)
 
 
 def _with_jsonschema(schema: dict[str, Any]) -> Check:
@@ -133,22 +136,30 @@ def _with_jsonschema(schema: dict[str, Any]) -> Check:
         draft.check_schema(schema)
     except exceptions.SchemaError as error:
         raise _Unusable(error.message[:_MAX_MESSAGE]) from error
-    validator = validators.extend(draft, _without_patterns(draft.VALIDATORS))(schema, registry=registry)
+    bounded = _bounded_keywords(draft.VALIDATORS, exceptions.ValidationError)
+    validator = validators.extend(draft, bounded)(schema, registry=registry)
 
     def check(arguments: dict[str, Any], problems: Problems) -> None:
-        errors = (
-            (list(e.absolute_path), e.validator, _value_of(e), e.instance, e) for e in validator.iter_errors(arguments)
-        )
+        errors = validator.iter_errors(arguments)
         try:
-            _note(errors, problems)
+            _note(((e.absolute_path, e.validator, _value_of(e), e.instance) for e in errors), problems)
         except exceptions._WrappedReferencingError as error:
             raise _Unusable(str(error)[:_MAX_MESSAGE]) from error
 
     return check
 
 
-def _without_patterns(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of `jsonschema` that match patterns or take quadratic time, replaced."""
+def _canonical(value: Any) -> Any:
+    """A hashable twin of a JSON value, equal for values that JSON Schema calls equal."""
+    if isinstance(value, dict):
+        return "object", frozenset((key, _canonical(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return "array", tuple([_canonical(item) for item in value])
+    return (isinstance(value, bool), value)
+
+
+def _bounded_keywords(keywords: Mapping[str, Any], error: Callable[[str], Exception]) -> dict[str, Any]:
+    """The keywords of `jsonschema` that match patterns or may take quadratic time, replaced."""
 
     def ignored(validator: Any, value: Any, instance: Any, schema: Any) -> None:
         return None
@@ -161,31 +172,38 @@ def _without_patterns(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
         return keyword
 
+    def unique(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+        if value and isinstance(instance, list) and len({_canonical(item) for item in instance}) < len(instance):
+            yield error("an item occurs more than once")
+
     return {
         "pattern": ignored,
         "patternProperties": ignored,
         "unevaluatedProperties": ignored,
         "additionalProperties": unless_patterns("additionalProperties"),
+        "uniqueItems": unique,
     }
 
 
 def _value_of(error: Any) -> Any:
     if error.validator == "required":  # the message is the only place that says which one
-        return next((name for name in error.validator_value if name not in error.instance), None)
+        return ast.literal_eval(error.message.removesuffix(" is a required property"))
     if error.validator == "additionalProperties" and error.validator_value is False:
         return [name for name in error.instance if name not in error.schema.get("properties", {})]
     return error.validator_value
 
 
-def _note(errors: Iterable[tuple[Any, str, Any, Any, Any]], problems: Problems) -> None:
-    """Put a library's errors into our words; beyond our limit the library is not even asked for more."""
-    for position, keyword, value, instance, error in itertools.islice(errors, MAX_PROBLEMS):
+def _note(errors: Iterable[tuple[Iterable[str | int], str, Any, Any]], problems: Problems) -> None:
+    """Put a library's errors (path, keyword, the keyword's value, what came) into our words.
+
+    Beyond our limit the library is not even asked for more.
+    """
+    for position, keyword, value, instance in itertools.islice(errors, MAX_PROBLEMS):
         path: Path = None
         for key in position:
             path = (path, key)
         if keyword == "type":
-            kinds = [value] if isinstance(value, str) else value
-            problems.mismatch(path, " or ".join(_TYPES[kind].expected for kind in kinds), instance)
+            problems.mismatch(path, _expected(value), instance)
         elif keyword == "enum" and isinstance(value, list) and value:
             problems.mismatch(path, one_of(value), instance)
         elif keyword == "required" and isinstance(value, str):
@@ -194,21 +212,27 @@ def _note(errors: Iterable[tuple[Any, str, Any, Any, Any]], problems: Problems) 
             for name in value[:MAX_PROBLEMS]:
                 problems.add((path, name), "unknown field")
         else:
-            message = str(error.message)
-            problems.add(path, message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]}…")
+            plain = isinstance(value, str | int | float) and not isinstance(value, bool)
+            rule = f" {shortened(value)}" if plain else ""
+            problems.mismatch(path, f"what the schema's {keyword}{rule} allows", instance)
+
+
+def _expected(kinds: Any) -> str:
+    names = [kinds] if isinstance(kinds, str) else list(kinds)
+    return " or ".join(_TYPES[name].expected if name in _TYPES else str(name) for name in names)
 
 
 def _built_in(schema: Any, value: Any, path: Path, problems: Problems) -> None:
     """The small check, for where neither library is installed. What it does not know it lets pass."""
     if not isinstance(schema, dict):
         return
-    kinds = schema.get("type", [])
-    allowed = [_TYPES[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind in _TYPES]
-    if allowed and all(_misfit(shape, value) for shape in allowed):
-        problems.mismatch(path, " or ".join(shape.expected for shape in allowed), value)
+    kinds = schema.get("type")
+    allowed = [kind for kind in _list([kinds] if isinstance(kinds, str) else kinds) if isinstance(kind, str)]
+    if allowed and all(kind in _TYPES and _misfit(_TYPES[kind], value) for kind in allowed):
+        problems.mismatch(path, _expected(allowed), value)
         return
-    options = schema.get("enum")
-    if isinstance(options, list) and options and not any(_same(value, option) for option in options):
+    options = _list(schema.get("enum"))
+    if options and not any(_same(value, option) for option in options):
         problems.mismatch(path, one_of(options), value)
     if isinstance(value, dict):
         _built_in_object(schema, value, path, problems)
@@ -228,10 +252,13 @@ def _built_in_object(schema: dict[str, Any], value: dict[str, Any], path: Path, 
             problems.add((path, name), unknown_field(properties))
         else:
             _built_in(others, item, (path, name), problems)
-    required = schema.get("required")
-    for name in required if isinstance(required, list) else []:
-        if name not in value:
+    for name in _list(schema.get("required")):
+        if isinstance(name, str) and name not in value:
             problems.add((path, name), missing("a value"))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _misfit(shape: shapes.Shape, value: Any) -> bool:

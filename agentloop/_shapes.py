@@ -46,13 +46,15 @@ class Reading:
         """Which member of a union a container is, by the identities of union and container."""
         self.places: dict[int, Path] = {}
         """Where a container stands from which a class is made, by its identity."""
-        self._attempts: dict[tuple[int, int, bool], tuple[Any, Problems, Any]] = {}
-        self._decoded: dict[int, tuple[Any, str]] = {}
+        self._attempts: dict[tuple[int, int, bool], tuple[Any, Problems, Any]] | None = None
+        self._decoded: dict[int, tuple[Any, str]] | None = None
 
     def decode(self, text: str, path: Path, kind: type) -> Any:
         """The array or object that a text holds as JSON; None if it holds none or would nest too deep."""
         if not self.coerce or not text.lstrip().startswith("[" if kind is list else "{"):
             return None
+        if self._decoded is None:
+            self._decoded = {}
         if id(text) not in self._decoded:
             try:
                 value = parse_json(text)
@@ -67,6 +69,8 @@ class Reading:
 
         A value is tried with a shape once only, however the unions around it nest: else their tries would multiply.
         """
+        if self._attempts is None:
+            self._attempts = {}
         key = (id(value), id(shape), coerce)
         known = self._attempts.get(key) if isinstance(value, list | dict | str) else None
         if known is None:

@@ -17,6 +17,7 @@ from agentloop._shapes import Field, JsonSchema, Object, Reading, Refused
 from agentloop._types import TypeReader, described
 from agentloop._values import freeze_json, thaw_json
 from agentloop.errors import InvalidArguments, ToolDefinitionError
+from agentloop.messages import json_type
 
 ToolKind: TypeAlias = Literal["async", "sync", "stream"]
 """How a tool runs: awaited, in a worker thread, or as an async generator whose pieces are its output."""
@@ -43,6 +44,8 @@ class TypedFunction:
     parameters: Object
     schema: JsonSchema
     context: str | None
+    fallible: bool
+    """Whether a class of the caller's may refuse arguments that fit the schema."""
 
     def __call__(self, arguments: Mapping[str, Any], context: Any = None) -> Any:
         """Check, convert and call. Raises `InvalidArguments`."""
@@ -55,7 +58,7 @@ class TypedFunction:
     def check(self, arguments: dict[str, Any], reading: Reading) -> dict[str, Any]:
         """The arguments to use, coerced; what does not fit is noted in the reading."""
         checked: dict[str, Any] = self.parameters.check(arguments, None, reading)
-        if self.parameters.fallible and not reading.problems.count:
+        if self.fallible and not reading.problems.count:
             try:
                 self.parameters.build(checked, reading)
             except Refused as refusal:
@@ -71,7 +74,9 @@ class TypedFunction:
 
 
 def plain_copy(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A plain JSON object of its own. Raises `InvalidArguments` for what is no JSON."""
+    """A plain JSON object of its own. Raises `InvalidArguments` for what is none."""
+    if not isinstance(arguments, Mapping):
+        raise InvalidArguments(f"$: expected a JSON object, got {json_type(arguments)}")
     try:
         return thaw_json(freeze_json(arguments))  # type: ignore[no-any-return]
     except (TypeError, ValueError) as error:
@@ -137,7 +142,7 @@ def read_function(function: Callable[..., Any], context_type: type) -> TypedFunc
         raise ToolDefinitionError(f"{name}: a type that contains nothing but itself") from None
     if definitions:
         schema["$defs"] = definitions
-    return TypedFunction(function, name, docstring.description, kind, parameters, schema, context)
+    return TypedFunction(function, name, docstring.description, kind, parameters, schema, context, parameters.fallible)
 
 
 def _docstring_of(function: Any) -> Docstring:

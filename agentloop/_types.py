@@ -171,7 +171,7 @@ class TypeReader:
             return shapes.Dictionary(shapes.Anything())
         if not isinstance(annotation, type):
             raise self._unsupported(annotation)
-        if issubclass(annotation, enum.Enum):
+        if issubclass(annotation, enum.Enum) and len(annotation):
             return shapes.Choice([self._choice(member) for member in annotation])
         if issubclass(annotation, pathlib.PurePath):
             return shapes.ParsedText("a path", {}, annotation)

@@ -42,7 +42,7 @@ __all__ = [
     "tool",
 ]
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @attrs.frozen
@@ -254,7 +254,10 @@ def _raw_plan(name: str, execute: Callable[..., Any], schema: SchemaCheck) -> _P
     context_as = context_parameter(execute)
 
     def prepare(given: str | Mapping[str, Any]) -> PreparedCall:
-        arguments, problems = schema.check(_arguments_object(name, given))
+        try:
+            arguments, problems = schema.check(_arguments_object(name, given))
+        except RecursionError:
+            raise InvalidArguments(f"{name}: invalid arguments\n$: nested too deep") from None
         if problems.count:
             raise InvalidArguments(f"{name}: invalid arguments\n{problems.text()}")
 
@@ -347,6 +350,6 @@ def _tool_name(name: str | None, function: Callable[..., Any]) -> str:
     found = display_name(function) if name is None else name
     if not _NAME.fullmatch(found):
         raise ToolDefinitionError(
-            f"{found}: expected a name of letters, digits, `_`, `-` and `.`, as providers take; pass name="
+            f"{found}: expected a name of the letters A to Z, digits, `_` and `-`, as providers take it; pass name="
         )
     return found
