@@ -2,10 +2,11 @@
 
 The layers, each importing only those above it: values (`messages`, `errors`, `abort`), protocol (`events`, `grammar`,
 `reducer`), contracts (`model`, `tools`, `context`, `convert`, `config`), the driver (`loop`), then the shells that run the loop
-for you. This module re-exports the kernel's names and nothing else.
+for you. This module re-exports what the kernel's modules list, and holds nothing of its own; the chunks that a model yields
+live in `agentloop.model`.
 """
 
-from agentloop import abort, config, context, errors, events, loop, messages, model, tools
+from agentloop import abort, config, context, errors, events, loop, messages, tools
 from agentloop.abort import *
 from agentloop.config import *
 from agentloop.context import *
@@ -13,5 +14,16 @@ from agentloop.errors import *
 from agentloop.events import *
 from agentloop.loop import *
 from agentloop.messages import *
-from agentloop.model import *
 from agentloop.tools import *
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__"]
+__all__ += abort.__all__
+__all__ += config.__all__
+__all__ += context.__all__
+__all__ += errors.__all__
+__all__ += events.__all__
+__all__ += loop.__all__
+__all__ += messages.__all__
+__all__ += tools.__all__

@@ -16,12 +16,13 @@ import attrs
 
 from agentloop._assemble import Assembler
 from agentloop._host import Job, close_shielded, was_cancelled
-from agentloop._run import CallbackFailed, Core, Stopped, error_text
+from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop.convert import default_convert, make_legal
 from agentloop.errors import ModelError, StopReason, code_for_status
 from agentloop.events import RequestBegin, RequestEnd, TokenUsage, ToolListReady
 from agentloop.messages import AgentMessage, AssistantMessage, CustomMessage
 from agentloop.model import ModelRequest
+from agentloop.tools import error_text
 
 log = logging.getLogger("agentloop")
 
@@ -88,7 +89,9 @@ async def _prepare(core: Core) -> ModelRequest:
     if changed is None:
         return request
     if not isinstance(changed, ModelRequest):
-        raise CallbackFailed(TypeError(f"prepare_request: expected a ModelRequest or None, got {type(changed).__name__}"))
+        raise CallbackFailed(
+            TypeError(f"prepare_request: expected a ModelRequest or None, got {type(changed).__name__}")
+        )
     messages = request.messages if changed.messages is request.messages else make_legal(changed.messages)
     return attrs.evolve(changed, messages=messages, tools=request.tools, abort=core.signal)
 
@@ -296,7 +299,6 @@ def _keep(core: Core, reply: AssistantMessage) -> None:
 def _wait(core: Core, attempt: int, failure: _Failure) -> int | None:
     """The wait before the next attempt, in milliseconds; None: no further attempt."""
     retry = core.config.retry
-    assert retry is not None
     if failure.status != "retryable" or attempt > len(retry.waits) or core.look():
         return None
     wait = retry.waits[attempt - 1] if failure.retry_after is None else max(failure.retry_after, 0.0)

@@ -34,10 +34,24 @@ from agentloop.model import BlockChunk, BlockEnd, Finish, TextChunk, ThinkingChu
 
 log = logging.getLogger("agentloop")
 
+
 class _Block:
     """One block in the making: the open one, or one that waits for its turn."""
 
-    __slots__ = ("call_id", "carry", "complete", "delta", "fidelity", "held", "key", "kind", "name", "number", "sent_id", "whole")
+    __slots__ = (
+        "call_id",
+        "carry",
+        "complete",
+        "delta",
+        "fidelity",
+        "held",
+        "key",
+        "kind",
+        "name",
+        "number",
+        "sent_id",
+        "whole",
+    )
 
     def __init__(self, kind: type, key: int | None) -> None:
         self.kind = kind

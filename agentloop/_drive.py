@@ -37,11 +37,10 @@ log = logging.getLogger("agentloop")
 
 def limits_of(config: Config) -> Limits:
     """What `decide` needs of a config."""
-    retry = config.retry
     return Limits(
         max_turns=config.max_turns,
         max_cut_replies=config.max_cut_replies,
-        attempts=1 + (len(retry.waits) if retry is not None else 0),
+        attempts=1 + len(config.retry.waits),
         finish_turn=config.finish_turn is not None,
         tool_source=config.tool_source is not None,
         stop_hooks=any(hooks.stop is not None for hooks in config.hooks),
@@ -125,7 +124,9 @@ class Driver:
         if stop.abort:
             core.emit(Abort(stop.error_code, stop.error_message))
         completed = stop.stop_reason == "completed"
-        failed = core.failure if stop.exception is None and not completed and core.outcomes.stop is None else stop.exception
+        failed = (
+            core.failure if stop.exception is None and not completed and core.outcomes.stop is None else stop.exception
+        )
         core.emit(
             AgentEnd(
                 state.new_messages if completed else state.all_messages,
@@ -345,9 +346,7 @@ class Driver:
         attempt = core.state.attempt or None
         summary = self.summary if completed else None
         core.emit(
-            CompactionEnd(
-                begin.reason, begin.mode, step.status, attempt, step.error_code, step.error_message, summary
-            )
+            CompactionEnd(begin.reason, begin.mode, step.status, attempt, step.error_code, step.error_message, summary)
         )
         if completed:
             core.history = LegalHistory()

@@ -17,7 +17,7 @@ import anyio
 import attrs
 
 from agentloop._host import Job, in_thread, was_cancelled
-from agentloop._run import CallbackFailed, Core, Stopped, error_text
+from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop._sink import Sink
 from agentloop._values import REPLACEMENT, thaw_json
 from agentloop.abort import AbortSignal
@@ -33,11 +33,10 @@ from agentloop.events import (
     ToolExecutionStart,
 )
 from agentloop.messages import Text, ToolCall, ToolResult, ToolResultMessage, text_of
-from agentloop.tools import PreparedCall, Tool, ToolContext, ToolInvocation, as_result
+from agentloop.tools import NO_OUTPUT, PreparedCall, Tool, ToolContext, ToolInvocation, as_result, error_text
 
 log = logging.getLogger("agentloop")
 
-NO_OUTPUT = "[no output]"
 Cause = Literal["abort", "deadline", "timeout", "interrupt"]
 """What stops a running call."""
 
@@ -67,7 +66,9 @@ class _Call:
         self.tool: Tool | None = None
         self.prepared: PreparedCall | None = None
         self.invocation: ToolInvocation | None = None
-        self.stage: Literal["new", "asking", "asked", "ready", "starting", "running", "returned", "after", "ended"] = "new"
+        self.stage: Literal["new", "asking", "asked", "ready", "starting", "running", "returned", "after", "ended"] = (
+            "new"
+        )
         self.job: Job | None = None
         self.sink: Sink | None = None
         self.cause: Cause | None = None
@@ -502,7 +503,11 @@ class Batch:
         result = sink.merge(as_result(value))
         is_error = result.is_error or call.cause == "timeout"
         if not _says_something(result):
-            text = (_timeout_text(call) if call.cause == "timeout" else "The tool failed without saying why.") if is_error else NO_OUTPUT
+            text = (
+                (_timeout_text(call) if call.cause == "timeout" else "The tool failed without saying why.")
+                if is_error
+                else NO_OUTPUT
+            )
             result = attrs.evolve(result, content=(*result.content, Text(sink.note(text))))
         result = attrs.evolve(result, is_error=is_error)
         if call.cause in ("abort", "deadline"):

@@ -26,7 +26,7 @@ from agentloop.events import Event, MessageUpdate
 from agentloop.grammar import Checker
 from agentloop.messages import ToolSpec
 from agentloop.reducer import State
-from agentloop.tools import Tool
+from agentloop.tools import Tool, error_text
 
 log = logging.getLogger("agentloop")
 
@@ -50,15 +50,6 @@ class CallbackFailed(Exception):
     def text(self) -> str:
         """The words of the error, never blank."""
         return error_text(self.error)
-
-
-def error_text(error: BaseException) -> str:
-    """An exception's own text, or its class name where that is blank."""
-    try:
-        text = str(error)
-    except Exception:
-        text = ""
-    return text if text.strip() else type(error).__name__
 
 
 class Core:
@@ -290,7 +281,9 @@ class Core:
 
     # ------------------------------------------------------------ jobs and callbacks
 
-    def spawn(self, make: Callable[[], Awaitable[Any]], done: Callable[[Job], None] | None = None, tag: Any = None) -> Job:
+    def spawn(
+        self, make: Callable[[], Awaitable[Any]], done: Callable[[Job], None] | None = None, tag: Any = None
+    ) -> Job:
         """Start a job; `done` is called in its event loop right when it is over, before the driver looks again."""
 
         def finished(job: Job) -> None:

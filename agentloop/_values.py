@@ -7,12 +7,18 @@ The three helpers here are the only machinery behind the value classes of this p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import attrs
 
 C = TypeVar("C")
+
+
+def as_tuple(items: Iterable[Any]) -> tuple[Any, ...]:
+    """attrs converter for a sequence of any kind (typed for checkers, which `tuple` as a converter is not)."""
+    return tuple(items)
+
 
 MAX_JSON_DEPTH = 200
 """Deepest nesting that a JSON value may have: encoders stop a little above it, so what enters can always be written."""
@@ -25,7 +31,8 @@ def fast_init(cls: type[C]) -> type[C]:
     """Give a frozen slotted attrs class an `__init__` that stores through the slots' own setters."""
     scope: dict[str, Any] = {"NOTHING": attrs.NOTHING}
     parameters, lines = [], []
-    for field in attrs.fields(cls):  
+    fields: Any = attrs.fields(cls)  # type: ignore[arg-type]
+    for field in fields:
         name, argument = field.name, field.alias or field.name
         scope[f"set_{name}"] = cls.__dict__[name].__set__
         value = argument
@@ -47,7 +54,7 @@ def fast_init(cls: type[C]) -> type[C]:
     init = scope["__init__"]
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     init.__annotations__ = dict(getattr(cls.__init__, "__annotations__", {}))
-    cls.__init__ = init  # type: ignore[misc]
+    cls.__init__ = init  # type: ignore[method-assign]
     return cls
 
 

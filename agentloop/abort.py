@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 import anyio.lowlevel
+
+__all__ = [
+    "AbortSignal",
+]
 
 
 class AbortSignal:
@@ -65,7 +70,7 @@ class AbortSignal:
             await anyio.lowlevel.checkpoint()
             return
         event = anyio.Event()
-        native = anyio.lowlevel.current_token().native_token
+        native: Any = anyio.lowlevel.current_token().native_token
         soon = getattr(native, "call_soon_threadsafe", None) or native.run_sync_soon  # asyncio's, trio's
 
         def fire() -> None:

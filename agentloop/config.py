@@ -13,11 +13,29 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 import anyio
 import attrs
 
+from agentloop._values import as_tuple
 from agentloop.abort import AbortSignal
 from agentloop.events import ApprovalRequest, McpConnectEnd, TurnEnd
 from agentloop.messages import AgentMessage, AssistantMessage, ToolResult, Usage, UserMessage
 from agentloop.model import Model, ModelRequest
 from agentloop.tools import Tool, ToolInvocation
+
+__all__ = [
+    "Block",
+    "Clock",
+    "Compaction",
+    "CompactionState",
+    "Config",
+    "Decision",
+    "HookAnswer",
+    "Hooks",
+    "MaybeAwaitable",
+    "Messages",
+    "Retry",
+    "SystemClock",
+    "ToolSource",
+    "new_call_id",
+]
 
 T = TypeVar("T")
 MaybeAwaitable: TypeAlias = T | Awaitable[T]
@@ -56,7 +74,7 @@ class Retry:
     A provider's `retry_after` takes the place of the ladder's wait; above `max_wait` the run ends instead.
     """
 
-    waits: tuple[float, ...] = attrs.field(default=(2.0, 4.0, 8.0, 16.0, 30.0), converter=tuple)
+    waits: tuple[float, ...] = attrs.field(default=(2.0, 4.0, 8.0, 16.0, 30.0), converter=as_tuple)
     max_wait: float = 60.0
 
 
@@ -149,6 +167,24 @@ class Compaction(Protocol):
         ...
 
 
+def _hooks(hooks: Sequence[Hooks] | None) -> tuple[Hooks, ...]:
+    return tuple(hooks or ())
+
+
+def _retry(retry: Retry | None) -> Retry:
+    return Retry(waits=()) if retry is None else retry
+
+
+def _positive(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and value < 1:
+        raise ValueError(f"Config.{attribute.name}: expected a number from 1, or None, got {value!r}")
+
+
+def _not_negative(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and not value >= 0:
+        raise ValueError(f"Config.{attribute.name}: expected a number from 0, or None, got {value!r}")
+
+
 def new_call_id() -> str:
     """A random id for a call that came without one."""
     return "call_" + uuid.uuid4().hex[:24]
@@ -183,28 +219,28 @@ class Config:
     finish_turn: Callable[[TurnEnd], MaybeAwaitable[Literal["end", "ask"] | None]] | None = None
     approve: Callable[[ApprovalRequest], MaybeAwaitable[Decision]] | None = None
     """Whether a call may run. An attribute `policy(call) -> Decision | None` of it is a veto that outranks hooks."""
-    hooks: Sequence[Hooks] = attrs.field(default=(), converter=lambda hooks: tuple(hooks or ()))
+    hooks: Sequence[Hooks] = attrs.field(default=(), converter=_hooks)
     approval_order: Literal["one_at_a_time", "all_at_once"] = "one_at_a_time"
-    approval_timeout: float | None = None
+    approval_timeout: float | None = attrs.field(default=None, validator=_not_negative)
 
     tool_execution: Literal["parallel", "sequential"] = "parallel"
-    max_parallel_tools: int | None = None
-    tool_timeout: float | None = None
+    max_parallel_tools: int | None = attrs.field(default=None, validator=_positive)
+    tool_timeout: float | None = attrs.field(default=None, validator=_not_negative)
 
-    retry: Retry | None = attrs.field(default=Retry(), converter=lambda retry: retry or Retry(waits=()))
+    retry: Retry = attrs.field(default=Retry(), converter=_retry)
     """None: no retries."""
-    idle_timeout: float | None = 120.0
+    idle_timeout: float | None = attrs.field(default=120.0, validator=_not_negative)
     """Longest silence of a model's stream, counted only while it is waited for."""
     deadline: float | None = None
     """Seconds from the first step."""
-    max_turns: int | None = None
+    max_turns: int | None = attrs.field(default=None, validator=_positive)
     """Turns with a request."""
-    max_cut_replies: int = 3
+    max_cut_replies: int = attrs.field(default=3, validator=_positive)
     """Replies in a row whose calls were cut off by length."""
 
     abort: AbortSignal | None = None
-    abort_grace: float = 0.25
-    run_ahead: int = 64
+    abort_grace: float = attrs.field(default=0.25, validator=_not_negative)
+    run_ahead: int = attrs.field(default=64, validator=_not_negative)
     """Chunks of the model's stream that may be read ahead of the consumer; 0: step by step."""
 
     compaction: Compaction | None = None

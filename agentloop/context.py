@@ -31,6 +31,18 @@ from agentloop.messages import (
 )
 from agentloop.tools import Tool
 
+__all__ = [
+    "Context",
+    "agent_messages",
+    "compose",
+    "drop_thinking",
+    "inject",
+    "keep_last_turns",
+    "map_role",
+    "turn_starts",
+    "within_tokens",
+]
+
 C = TypeVar("C", bound=CustomMessage)
 
 

@@ -20,6 +20,30 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+__all__ = [
+    "ABORTED_CALL_CODES",
+    "CALL_CODES",
+    "ERROR_CODES",
+    "MCP_CODES",
+    "REQUEST_CODES",
+    "RETRYABLE_CODES",
+    "RUN_CODES",
+    "AgentLoopError",
+    "FinishReason",
+    "GrammarError",
+    "InvalidArguments",
+    "MissingExtra",
+    "ModelError",
+    "RunError",
+    "StopReason",
+    "ToolDefinitionError",
+    "TraceError",
+    "TraceLocked",
+    "TraceReadError",
+    "TraceWriteError",
+    "code_for_status",
+]
+
 StopReason = Literal["completed", "aborted", "retryable", "fatal"]
 """Whether a retry is worth it. Used by messages, blocks, requests, calls and runs alike."""
 

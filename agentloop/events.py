@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import attrs
 
-from agentloop._values import fast_init, frozen_json, frozen_object, valid_text
+from agentloop._values import as_tuple, fast_init, frozen_json, frozen_object, valid_text
 from agentloop.errors import RunError, StopReason
 from agentloop.messages import (
     AgentMessage,
@@ -28,6 +28,48 @@ from agentloop.messages import (
     Usage,
     UserMessage,
 )
+
+__all__ = [
+    "Abort",
+    "AgentEnd",
+    "AgentStart",
+    "ApprovalDecision",
+    "ApprovalRequest",
+    "BlockAdded",
+    "ChildEvent",
+    "CompactionBegin",
+    "CompactionEnd",
+    "Delta",
+    "Event",
+    "Foreign",
+    "Hook",
+    "McpConnectBegin",
+    "McpConnectEnd",
+    "McpServerStatus",
+    "MessageEnd",
+    "MessageStart",
+    "MessageUpdate",
+    "Partial",
+    "RequestBegin",
+    "RequestEnd",
+    "SubagentStarted",
+    "TextDelta",
+    "TextEnd",
+    "TextStart",
+    "ThinkingDelta",
+    "ThinkingEnd",
+    "ThinkingStart",
+    "TokenUsage",
+    "ToolCallDelta",
+    "ToolCallEnd",
+    "ToolCallStart",
+    "ToolExecutionEnd",
+    "ToolExecutionStart",
+    "ToolExecutionUpdate",
+    "ToolListReady",
+    "TurnEnd",
+    "TurnStart",
+]
 
 # ---------------------------------------------------------------- deltas: the parts of a reply
 
@@ -257,7 +299,7 @@ class AgentEnd:
     """The run is over. The last event of every run, once; after the last `TurnEnd`, compaction or `Abort`."""
 
     type: ClassVar[str] = "agent_end"
-    messages: tuple[AgentMessage, ...] = attrs.field(default=(), converter=tuple)
+    messages: tuple[AgentMessage, ...] = attrs.field(default=(), converter=as_tuple)
     """Inputs, committed replies and their results, in the order of their `MessageEnd`; and the last attempt's reply with
     its results when the run did not end `completed`."""
     stop_reason: StopReason = "completed"
@@ -298,7 +340,7 @@ class TurnEnd:
     type: ClassVar[str] = "turn_end"
     message: AssistantMessage | None = None
     """The reply of the last attempt; None when that had none (and in a turn of open calls)."""
-    tool_results: tuple[ToolResultMessage, ...] = attrs.field(default=(), converter=tuple)
+    tool_results: tuple[ToolResultMessage, ...] = attrs.field(default=(), converter=as_tuple)
     """The turn's results, in call order."""
 
 
@@ -403,7 +445,7 @@ class ToolListReady:
     """The tools that the next request offers. Before the first request, and before each whose list differs."""
 
     type: ClassVar[str] = "tool_list_ready"
-    tools: tuple[ToolSpec, ...] = attrs.field(converter=tuple)
+    tools: tuple[ToolSpec, ...] = attrs.field(converter=as_tuple)
 
 
 @fast_init
@@ -412,7 +454,7 @@ class McpConnectBegin:
     """Servers are being connected. After the inputs of the first turn; `McpConnectEnd` follows."""
 
     type: ClassVar[str] = "mcp_connect_begin"
-    servers: tuple[str, ...] = attrs.field(converter=tuple)
+    servers: tuple[str, ...] = attrs.field(converter=as_tuple)
 
 
 @attrs.frozen
@@ -435,7 +477,7 @@ class McpConnectEnd:
 
     type: ClassVar[str] = "mcp_connect_end"
     status: StopReason
-    results: tuple[McpServerStatus, ...] = attrs.field(default=(), converter=tuple)
+    results: tuple[McpServerStatus, ...] = attrs.field(default=(), converter=as_tuple)
     error_code: str | None = None
     error_message: str | None = None
 
@@ -569,7 +611,7 @@ class ChildEvent:
     """An event of a nested run, among the updates of the call that runs it. `origin` is outermost first."""
 
     type: ClassVar[str] = "child_event"
-    origin: tuple[str, ...] = attrs.field(converter=tuple)
+    origin: tuple[str, ...] = attrs.field(converter=as_tuple)
     event: Event
 
 
@@ -610,4 +652,3 @@ Event: TypeAlias = (
     | Foreign
 )
 """Everything that a run yields."""
-

@@ -22,6 +22,14 @@ from agentloop.context import Context, agent_messages
 from agentloop.events import Event
 from agentloop.messages import AgentMessage, AssistantMessage, ToolCall, ToolResultMessage
 
+__all__ = [
+    "Run",
+    "agent_loop",
+    "agent_loop_continue",
+    "compact",
+    "running",
+]
+
 R = TypeVar("R", bound=AsyncGenerator[Event, None])
 
 
@@ -281,5 +289,3 @@ def _open_calls(messages: list[AgentMessage], index: int) -> tuple[ToolCall, ...
             " new message"
         )
     return waiting
-
-

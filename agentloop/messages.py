@@ -15,6 +15,33 @@ import attrs
 from agentloop._values import frozen_json, frozen_object, valid_text
 from agentloop.errors import FinishReason, StopReason
 
+__all__ = [
+    "AgentMessage",
+    "AssistantMessage",
+    "ContentBlock",
+    "CustomMessage",
+    "Image",
+    "InlineData",
+    "InlineThinking",
+    "Json",
+    "JsonObject",
+    "Message",
+    "OpaqueMessage",
+    "Text",
+    "Thinking",
+    "ToolCall",
+    "ToolResult",
+    "ToolResultMessage",
+    "ToolSpec",
+    "Usage",
+    "UserMessage",
+    "assistant",
+    "content_blocks",
+    "json_type",
+    "text_of",
+    "user",
+]
+
 Json: TypeAlias = Any
 """A JSON value: None, bool, int, float, str, a list or a dict of such."""
 

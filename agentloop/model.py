@@ -23,6 +23,19 @@ from agentloop.abort import AbortSignal
 from agentloop.errors import FinishReason
 from agentloop.messages import AgentMessage, ContentBlock, JsonObject, ToolSpec, Usage
 
+__all__ = [
+    "BlockChunk",
+    "BlockEnd",
+    "Finish",
+    "Model",
+    "ModelChunk",
+    "ModelRequest",
+    "TextChunk",
+    "ThinkingChunk",
+    "ToolCallChunk",
+    "UsageChunk",
+]
+
 
 @fast_init
 @attrs.frozen
@@ -122,4 +135,6 @@ class ModelRequest:
 class Model(Protocol):
     """A model callable. An async generator function with one parameter is one."""
 
-    def __call__(self, request: ModelRequest, /) -> AsyncIterator[ModelChunk]: ...
+    def __call__(self, request: ModelRequest, /) -> AsyncIterator[ModelChunk]:
+        """Ask; the iterator gives the reply's chunks and is closed by the kernel."""
+        ...

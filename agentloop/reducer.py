@@ -29,6 +29,10 @@ from agentloop.events import (
 )
 from agentloop.messages import AgentMessage, AssistantMessage, ToolCall, ToolResultMessage, Usage, UserMessage
 
+__all__ = [
+    "State",
+]
+
 
 class State:
     """The folded state of a run. Read its attributes; change it with `apply` only.
