@@ -234,12 +234,14 @@ def test_results_are_put_in_call_order() -> None:
     assert results(legal) == [("a", "1"), ("b", "2")]
 
 
-def test_what_stands_between_a_call_and_its_result_moves_behind_the_results() -> None:
+def test_what_stands_between_a_call_and_its_result_moves_behind_the_results(caplog: pytest.LogCaptureFixture) -> None:
     """Steering text, and later replies, stand behind the results of the earlier reply."""
     legal = make_legal(
         [GO, assistant(call("a")), user("wait"), assistant(call("b")), result("a", "1"), user("now"), result("b", "2")]
     )
     assert [getattr(m, "text", "") for m in legal] == ["go", "", "1", "wait", "", "2", "now"]
+    for moved in ("messages[4]: the result of 'a' was moved", "messages[6]: the result of 'b' was moved"):
+        assert moved in caplog.text
 
 
 def test_a_result_without_its_call_is_left_out_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -255,10 +257,12 @@ def test_an_unanswered_call_gets_a_result_that_says_so() -> None:
     assert legal[3] == ToolResultMessage("b", "save", NO_RESULT, is_error=True, stop_reason="aborted")
 
 
-def test_the_first_of_two_results_counts() -> None:
+def test_the_first_of_two_results_counts(caplog: pytest.LogCaptureFixture) -> None:
     """A second result for the same call is left out, also one that comes much later."""
     legal = make_legal([GO, assistant(call("a")), result("a", "1"), result("a", "2"), user("more"), result("a", "3")])
     assert results(legal) == [("a", "1")]
+    for index in (3, 5):
+        assert f"messages[{index}]: 'a' has a result already" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -332,15 +336,16 @@ def test_many_calls_of_one_id_take_linear_time() -> None:
         messages = [GO]
         for _ in range(count):
             messages += [assistant(call("a")), result("a")]
-        return counted(lambda: make_legal(messages))
+        return counted(lambda: make_legal(messages), lines=True)
 
     assert steps(1_000) < 11 * steps(100)
 
 
-def test_a_result_takes_the_name_of_its_call() -> None:
+def test_a_result_takes_the_name_of_its_call(caplog: pytest.LogCaptureFixture) -> None:
     """Providers match results by name too; the call says which it is."""
     legal = make_legal([GO, assistant(call("a", "find")), result("a", "1", name="save")])
     assert legal[2] == result("a", "1", name="find")
+    assert "messages[2]: a result of the tool 'save' for a call of 'find'" in caplog.text
 
 
 # ---------------------------------------------------------------- content
@@ -463,6 +468,14 @@ def test_repairs_are_one_warning_a_call(caplog: pytest.LogCaptureFixture) -> Non
     assert len(caplog.text) < 3_000
 
 
+def test_a_growing_history_logs_each_repair_once(caplog: pytest.LogCaptureFixture) -> None:
+    """However often it is looked at."""
+    history = LegalHistory([GO, result("x")])
+    for _ in range(3):
+        history.view()
+    assert len(caplog.records) == 1
+
+
 def test_a_legal_history_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """What a run leaves behind by itself is no repair."""
     make_legal([GO, assistant("x", "\n", call("a", arguments="")), result("a"), assistant("no", stop_reason="aborted")])
@@ -550,21 +563,23 @@ def turn(number: int) -> list[Any]:
     return [assistant(*[call(id) for id in ids]), *[result(id) for id in ids]]
 
 
-def counted(work: Any) -> int:
-    """How many calls of functions (Python's and C's) the work takes: a measure that no busy machine changes."""
-    calls = 0
+def counted(work: Any, lines: bool = False) -> int:
+    """How many calls of functions (Python's and C's) or lines of Python the work takes, on any machine."""
+    steps = 0
 
-    def count(frame: Any, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
+    def count(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal steps
+        steps += event in ("line", "call", "c_call")
+        return count
 
-    before = sys.getprofile()
-    sys.setprofile(count)
+    get, put = (sys.gettrace, sys.settrace) if lines else (sys.getprofile, sys.setprofile)
+    before = get()
+    put(count)
     try:
         work()
     finally:
-        sys.setprofile(before)
-    return calls
+        put(before)  # type: ignore[arg-type]
+    return steps
 
 
 def test_g14_a_turn_costs_the_same_however_long_the_history_is() -> None:
@@ -624,9 +639,10 @@ def test_call_ids_are_those_that_came_and_those_that_were_made() -> None:
 def test_a_view_is_a_read_only_sequence() -> None:
     """By index, slice, iteration, comparison, membership; it does not grow, and copies are tuples."""
     history = LegalHistory([GO, assistant("1")])
-    view = history.view()
+    view, kept = history.view(), history.messages
     history.append(user("more"))
-    assert len(view) == 2
+    assert len(view) == len(kept) == 2
+    assert kept == view
     assert (view[0], view[-1], view[-2]) == (GO, assistant("1"), GO)
     assert view[:] == view == (GO, assistant("1")) == tuple(view)
     assert view == [GO, assistant("1")]
