@@ -1,0 +1,543 @@
+"""Events to records: every record of an event, once.
+
+`Encoder` is stateful in little: the id of the open call (its fragments carry it), which outputs stream, and the ends
+whose results have not been shown yet. The frequent records are literals; a test holds them against the builders.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+
+from agentloop._values import thaw_json
+from agentloop.events import (
+    Abort,
+    AgentEnd,
+    AgentStart,
+    ApprovalDecision,
+    ApprovalRequest,
+    BlockAdded,
+    ChildEvent,
+    CompactionBegin,
+    CompactionEnd,
+    Event,
+    Foreign,
+    Hook,
+    McpConnectBegin,
+    McpConnectEnd,
+    McpServerStatus,
+    MessageEnd,
+    MessageStart,
+    MessageUpdate,
+    RequestBegin,
+    RequestEnd,
+    SubagentStarted,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ThinkingDelta,
+    ThinkingEnd,
+    ThinkingStart,
+    TokenUsage,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    ToolExecutionEnd,
+    ToolExecutionStart,
+    ToolExecutionUpdate,
+    ToolListReady,
+    TurnEnd,
+    TurnStart,
+)
+from agentloop.messages import AssistantMessage, CustomMessage, Text, ToolResultMessage, UserMessage
+from agentloop.omni import _build as build
+from agentloop.omni._blocks import block_object, block_payload, output_images, output_payload, result_object
+from agentloop.omni._types import Clock, Payload, Record
+from agentloop.omni.custom import message_data
+
+
+class Encoder:
+    """Turns one session's events, in order, into records.
+
+    `clock` gives the wall clock in seconds since 1970; a record's `timestamp` is when its event was encoded.
+    """
+
+    __slots__ = (
+        "_children",
+        "_clock",
+        "_ended",
+        "_header",
+        "_open_id",
+        "_stamp",
+        "_stamp_from",
+        "_stamp_to",
+        "_streaming",
+    )
+
+    def __init__(self, clock: Clock = time.time) -> None:
+        self._clock = clock
+        self._stamp = ""
+        self._stamp_from = self._stamp_to = 0.0
+        self._children: dict[tuple[str, ...], Encoder] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self._open_id = ""
+        """Id of the call whose arguments are open."""
+        self._header: AssistantMessage | None = None
+        """The open reply as its start showed it."""
+        self._streaming: set[str] = set()
+        """Calls with an open partial output."""
+        self._ended: dict[str, ToolResultMessage] = {}
+        """By call: the result message that its end announced."""
+
+    def encode(self, event: Event) -> list[Record]:
+        """Every record of the event, in order; new dicts, which the caller may keep and change.
+
+        Raises `TypeError` or `ValueError`, with the path, for an application's own message that JSON cannot say.
+        """
+        if type(event) is MessageUpdate:
+            delta = event.delta
+            return _DELTAS[type(delta)](self, delta)
+        return _EVENTS[type(event)](self, event)
+
+    def stamp(self) -> str:
+        """The timestamp of now; formatted once a millisecond."""
+        now = self._clock()
+        if not self._stamp_from <= now < self._stamp_to:
+            self._stamp_from = int(now * 1000) / 1000
+            self._stamp_to = self._stamp_from + 0.001
+            self._stamp = build.timestamp(now)
+        return self._stamp
+
+    def _model(self, payload: Payload) -> Record:
+        return {"timestamp": self.stamp(), "type": "model_msg", "payload": payload}
+
+    def _event(self, payload: Payload) -> Record:
+        return {"timestamp": self.stamp(), "type": "event_msg", "payload": payload}
+
+    # ------------------------------------------------------------ deltas
+
+    def _text_delta(self, delta: TextDelta) -> list[Record]:
+        return [
+            {
+                "timestamp": self.stamp(),
+                "type": "model_msg",
+                "payload": {
+                    "type": "partial_text",
+                    "role": "assistant",
+                    "event_type": "delta",
+                    "text": delta.text,
+                    "stop_reason": "completed",
+                },
+            }
+        ]
+
+    def _thinking_delta(self, delta: ThinkingDelta) -> list[Record]:
+        return [
+            {
+                "timestamp": self.stamp(),
+                "type": "model_msg",
+                "payload": {
+                    "type": "partial_thinking",
+                    "role": "assistant",
+                    "event_type": "delta",
+                    "thinking": delta.text,
+                    "stop_reason": "completed",
+                },
+            }
+        ]
+
+    def _tool_call_delta(self, delta: ToolCallDelta) -> list[Record]:
+        return [
+            {
+                "timestamp": self.stamp(),
+                "type": "model_msg",
+                "payload": {
+                    "type": "partial_tool_call",
+                    "role": "assistant",
+                    "event_type": "delta",
+                    "name": "",
+                    "arguments": delta.text,
+                    "tool_call_id": self._open_id,
+                    "stop_reason": "completed",
+                },
+            }
+        ]
+
+    def _text_start(self, delta: TextStart) -> list[Record]:
+        return [build.partial_text("start", clock=self._clock)]
+
+    def _thinking_start(self, delta: ThinkingStart) -> list[Record]:
+        return [build.partial_thinking("start", clock=self._clock)]
+
+    def _tool_call_start(self, delta: ToolCallStart) -> list[Record]:
+        self._open_id = delta.id
+        return [build.partial_tool_call("start", delta.id, name=delta.name, clock=self._clock)]
+
+    def _text_end(self, delta: TextEnd) -> list[Record]:
+        stop = build.partial_text("stop", stop_reason=delta.stop_reason, clock=self._clock)
+        return [stop, self._model(block_payload(delta.block, "assistant", delta.stop_reason))]
+
+    def _thinking_end(self, delta: ThinkingEnd) -> list[Record]:
+        stop = build.partial_thinking("stop", stop_reason=delta.stop_reason, clock=self._clock)
+        return [stop, self._model(block_payload(delta.block, "assistant", delta.stop_reason))]
+
+    def _tool_call_end(self, delta: ToolCallEnd) -> list[Record]:
+        stop = build.partial_tool_call("stop", self._open_id, stop_reason=delta.stop_reason, clock=self._clock)
+        return [stop, self._model(block_payload(delta.block, "assistant", delta.stop_reason))]
+
+    def _block_added(self, delta: BlockAdded) -> list[Record]:
+        return [self._model(block_payload(delta.block, "assistant"))]
+
+    # ------------------------------------------------------------ messages
+
+    def _message_start(self, event: MessageStart) -> list[Record]:
+        message = event.message
+        if type(message) is AssistantMessage:
+            self._header = message
+            start = build.message_start("assistant", provider=message.provider, model=message.model, clock=self._clock)
+            return [start]
+        if type(message) is ToolResultMessage:
+            return self._result_start(message)
+        if type(message) is UserMessage:
+            return self._user_start(message)
+        return self._custom_start(message)  # type: ignore[arg-type]  # the union has no fifth member
+
+    def _user_start(self, message: UserMessage) -> list[Record]:
+        sender = message.sender
+        told = sender is not None and sender != "user" and any(type(block) is Text for block in message.content)
+        records = [build.message_start("user", sender=None if told else sender, clock=self._clock)]
+        for block in message.content:
+            payload = block_payload(block, "user")
+            if told and type(block) is Text:
+                payload["sender"] = sender
+            records.append(self._model(payload))
+        return records
+
+    def _custom_start(self, message: CustomMessage) -> list[Record]:
+        data = message_data(message)
+        return [
+            build.message_start(message.role, clock=self._clock),
+            build.custom_message(message.role, data, clock=self._clock),
+        ]
+
+    def _result_start(self, message: ToolResultMessage) -> list[Record]:
+        """A result that its call's end announced is named only; one that came as an input is written whole."""
+        payload: Payload = {"type": "message_start", "role": "tool_result", "tool_call_id": message.tool_call_id}
+        if self._ended.pop(message.tool_call_id, None) == message:
+            return [self._event(payload)]
+        payload["tool_name"] = message.tool_name
+        payload["is_error"] = message.is_error
+        if message.details is not None:
+            payload["details"] = message.details
+        if message.structured is not None:
+            payload["structured"] = message.structured
+        output = output_payload(message.tool_call_id, message.content, message.stop_reason)
+        return [self._event(payload), self._model(output)]
+
+    def _message_end(self, event: MessageEnd) -> list[Record]:
+        message = event.message
+        if type(message) is not AssistantMessage:
+            return [self._event({"type": "message_end"})]
+        record = build.reply_end(
+            message.stop_reason,
+            message.finish_reason,
+            usage=message.usage,
+            error_code=message.error_code,
+            error_message=message.error_message,
+            fidelity=message.fidelity,
+            clock=self._clock,
+        )
+        header, self._header = self._header, None
+        if header is not None and (header.provider, header.model) != (message.provider, message.model):
+            record["payload"] |= {"provider": message.provider, "model": message.model}
+        return [record]
+
+    # ------------------------------------------------------------ tools
+
+    def _tool_execution_start(self, event: ToolExecutionStart) -> list[Record]:
+        return [
+            {
+                "timestamp": self.stamp(),
+                "type": "event_msg",
+                "payload": {
+                    "type": "tool_execution_start",
+                    "tool_call_id": event.tool_call_id,
+                    "tool_name": event.tool_name,
+                    "arguments": event.arguments,
+                },
+            }
+        ]
+
+    def _tool_execution_update(self, event: ToolExecutionUpdate) -> list[Record]:
+        call, progress = event.tool_call_id, event.partial_result
+        if event.delta is None:
+            result = None if progress is None else result_object(progress)
+            return [build.tool_execution_update(call, event.tool_name, result, clock=self._clock)]
+        piece = {
+            "timestamp": self.stamp(),
+            "type": "model_msg",
+            "payload": {
+                "type": "partial_tool_call_output",
+                "role": "user",
+                "event_type": "delta",
+                "output": event.delta,
+                "tool_call_id": call,
+                "stop_reason": "completed",
+            },
+        }
+        if call in self._streaming:
+            return [piece]
+        self._streaming.add(call)
+        return [build.partial_tool_call_output("start", call, clock=self._clock), piece]
+
+    def _tool_execution_end(self, event: ToolExecutionEnd) -> list[Record]:
+        call, result = event.tool_call_id, event.result
+        records = self._output_stop(event) if call in self._streaming else []
+        records.append(self._model(output_payload(call, result.content, event.stop_reason)))
+        payload: Payload = {
+            "type": "tool_execution_end",
+            "tool_call_id": call,
+            "tool_name": event.tool_name,
+            "is_error": event.is_error,
+        }
+        if event.error_code is not None:
+            payload["error_code"] = event.error_code
+        if result.details is not None:
+            payload["details"] = result.details
+        if result.structured is not None:
+            payload["structured"] = result.structured
+        if result.terminate:
+            payload["terminate"] = True
+        if result.is_error != event.is_error:
+            payload["x"] = {"result_is_error": result.is_error}
+        records.append(self._event(payload))
+        self._ended[call] = result_message(event)
+        return records
+
+    def _output_stop(self, event: ToolExecutionEnd) -> list[Record]:
+        """Close the stream of an output: its images in one delta, then the stop."""
+        call = event.tool_call_id
+        self._streaming.discard(call)
+        images = output_images(event.result.content, event.stop_reason)
+        stop = build.partial_tool_call_output("stop", call, stop_reason=event.stop_reason, clock=self._clock)
+        if not images:
+            return [stop]
+        return [build.partial_tool_call_output("delta", call, images=images, clock=self._clock), stop]
+
+    # ------------------------------------------------------------ run, turn, request
+
+    def _agent_start(self, event: AgentStart) -> list[Record]:
+        self._reset()
+        return [build.agent_start(clock=self._clock)]
+
+    def _agent_end(self, event: AgentEnd) -> list[Record]:
+        self._reset()
+        return [
+            build.agent_end(
+                event.stop_reason,
+                error_code=event.error_code,
+                error_message=event.error_message,
+                usage=event.usage,
+                replaces_context=event.replaces_context,
+                clock=self._clock,
+            )
+        ]
+
+    def _turn_start(self, event: TurnStart) -> list[Record]:
+        return [self._event({"type": "turn_start", "index": event.index})]
+
+    def _turn_end(self, event: TurnEnd) -> list[Record]:
+        return [self._event({"type": "turn_end"})]
+
+    def _request_begin(self, event: RequestBegin) -> list[Record]:
+        return [build.request_begin(event.attempt, clock=self._clock)]
+
+    def _request_end(self, event: RequestEnd) -> list[Record]:
+        return [
+            build.request_end(
+                event.status,
+                attempt=event.attempt,
+                retry_in_ms=event.retry_in_ms,
+                error_code=event.error_code,
+                error_message=event.error_message,
+                usage=event.usage,
+                clock=self._clock,
+            )
+        ]
+
+    def _token_usage(self, event: TokenUsage) -> list[Record]:
+        return [build.token_usage(event.session, event.request, clock=self._clock)]
+
+    # ------------------------------------------------------------ the rest
+
+    def _tool_list_ready(self, event: ToolListReady) -> list[Record]:
+        return [build.tool_list_ready(event.tools, clock=self._clock)]
+
+    def _mcp_connect_begin(self, event: McpConnectBegin) -> list[Record]:
+        return [build.mcp_connect_begin(event.servers, clock=self._clock)]
+
+    def _mcp_connect_end(self, event: McpConnectEnd) -> list[Record]:
+        return [
+            build.mcp_connect_end(
+                event.status,
+                [_server_entry(server) for server in event.results],
+                error_code=event.error_code,
+                error_message=event.error_message,
+                clock=self._clock,
+            )
+        ]
+
+    def _approval_request(self, event: ApprovalRequest) -> list[Record]:
+        return [build.approval_request(event.tool_call_id, event.tool_name, event.arguments, clock=self._clock)]
+
+    def _approval_decision(self, event: ApprovalDecision) -> list[Record]:
+        record = build.approval_decision(
+            event.decision, event.tool_call_id, arguments=event.arguments, clock=self._clock
+        )
+        return [record]
+
+    def _compaction_begin(self, event: CompactionBegin) -> list[Record]:
+        return [
+            build.compaction_begin(
+                event.reason, event.mode, context=event.context, turns=event.turns, clock=self._clock
+            )
+        ]
+
+    def _compaction_end(self, event: CompactionEnd) -> list[Record]:
+        return [
+            build.compaction_end(
+                event.reason,
+                event.mode,
+                event.status,
+                attempt=event.attempt,
+                error_code=event.error_code,
+                error_message=event.error_message,
+                summary=None if event.summary is None else summary_value(event.summary),
+                clock=self._clock,
+            )
+        ]
+
+    def _abort(self, event: Abort) -> list[Record]:
+        return [build.abort(event.error_code, event.error_message, clock=self._clock)]
+
+    def _hook(self, event: Hook) -> list[Record]:
+        return [
+            build.hook(
+                event.hook,
+                event.name,
+                decision=event.decision,
+                reason=event.reason,
+                output=event.output,
+                tool_call_id=event.tool_call_id,
+                clock=self._clock,
+            )
+        ]
+
+    # ------------------------------------------------------------ children and strangers
+
+    def _subagent(self, event: SubagentStarted) -> list[Record]:
+        meta = event.meta
+        pointer = build.subagent(
+            event.session_id, tool_call_id=event.tool_call_id, meta_follows=meta is not None, clock=self._clock
+        )
+        if meta is None:
+            return [pointer]
+        head = {
+            "timestamp": self.stamp(),
+            "type": "session_meta",
+            "payload": thaw_json(meta),
+            "origin": [event.session_id],
+        }
+        return [pointer, head]
+
+    def _child_event(self, event: ChildEvent) -> list[Record]:
+        origin = event.origin
+        child = self._children.get(origin)
+        if child is None:
+            child = self._children[origin] = Encoder(self._clock)
+        records = child.encode(event.event)
+        if type(event.event) is AgentEnd:
+            del self._children[origin]
+        for record in records:
+            if type(event.event) is Foreign and record.get("origin") == list(origin):
+                continue  # it came with its origin in an unusual place and goes back so
+            record["origin"] = [*origin, *record.pop("origin", ())]
+        return records
+
+    def _foreign(self, event: Foreign) -> list[Record]:
+        return [thaw_json(event.record)]
+
+
+def result_message(event: ToolExecutionEnd) -> ToolResultMessage:
+    """The message that a call's end announces."""
+    result = event.result
+    return ToolResultMessage(
+        event.tool_call_id,
+        event.tool_name,
+        result.content,
+        result.details,
+        result.structured,
+        event.is_error,
+        event.stop_reason,
+    )
+
+
+def summary_value(summary: UserMessage) -> str | Payload:
+    """A summary as its text, or as an object when it is not just one text."""
+    content = summary.content
+    if len(content) == 1 and type(content[0]) is Text and content[0].fidelity is None and summary.sender is None:
+        return content[0].text
+    value: Payload = {"content": [block_object(block) for block in content]}
+    if summary.sender is not None:
+        value["sender"] = summary.sender
+    return value
+
+
+def _server_entry(server: McpServerStatus) -> Payload:
+    return {name: value for name, value in attrs.asdict(server).items() if value is not None}
+
+
+_DELTAS: Final[dict[type, Callable[[Encoder, Any], list[Record]]]] = {
+    TextStart: Encoder._text_start,
+    TextDelta: Encoder._text_delta,
+    TextEnd: Encoder._text_end,
+    ThinkingStart: Encoder._thinking_start,
+    ThinkingDelta: Encoder._thinking_delta,
+    ThinkingEnd: Encoder._thinking_end,
+    ToolCallStart: Encoder._tool_call_start,
+    ToolCallDelta: Encoder._tool_call_delta,
+    ToolCallEnd: Encoder._tool_call_end,
+    BlockAdded: Encoder._block_added,
+}
+
+_EVENTS: Final[dict[type, Callable[[Encoder, Any], list[Record]]]] = {
+    AgentStart: Encoder._agent_start,
+    AgentEnd: Encoder._agent_end,
+    TurnStart: Encoder._turn_start,
+    TurnEnd: Encoder._turn_end,
+    MessageStart: Encoder._message_start,
+    MessageEnd: Encoder._message_end,
+    ToolExecutionStart: Encoder._tool_execution_start,
+    ToolExecutionUpdate: Encoder._tool_execution_update,
+    ToolExecutionEnd: Encoder._tool_execution_end,
+    ToolListReady: Encoder._tool_list_ready,
+    McpConnectBegin: Encoder._mcp_connect_begin,
+    McpConnectEnd: Encoder._mcp_connect_end,
+    RequestBegin: Encoder._request_begin,
+    RequestEnd: Encoder._request_end,
+    ApprovalRequest: Encoder._approval_request,
+    ApprovalDecision: Encoder._approval_decision,
+    TokenUsage: Encoder._token_usage,
+    CompactionBegin: Encoder._compaction_begin,
+    CompactionEnd: Encoder._compaction_end,
+    Abort: Encoder._abort,
+    SubagentStarted: Encoder._subagent,
+    Hook: Encoder._hook,
+    ChildEvent: Encoder._child_event,
+    Foreign: Encoder._foreign,
+}

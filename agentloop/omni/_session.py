@@ -1,0 +1,412 @@
+"""Records of one session to its events.
+
+A record of ours says which message it belongs to (`message_start` … `message_end`). Other writers' records do not: there a
+message opens at the first block of a role and ends at the next record of another role or an event, and no run or turn is
+invented. A record that does not fit its kind becomes `Foreign`: decoding never raises.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from agentloop._values import valid_text
+from agentloop.events import (
+    AgentEnd,
+    AgentStart,
+    Event,
+    Foreign,
+    MessageEnd,
+    MessageStart,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolExecutionEnd,
+    ToolExecutionStart,
+    ToolExecutionUpdate,
+    TurnEnd,
+    TurnStart,
+)
+from agentloop.messages import (
+    AssistantMessage,
+    ContentBlock,
+    CustomMessage,
+    OpaqueMessage,
+    ToolResult,
+    ToolResultMessage,
+    UserMessage,
+)
+from agentloop.omni._blocks import READERS, output_content
+from agentloop.omni._check import predicate
+from agentloop.omni._legacy import modernise, needs_following
+from agentloop.omni._plain import PLAIN, extra, usage_from
+from agentloop.omni._reply import ReplyReader, fragment_fields
+from agentloop.omni._types import COMPLETE, EVENTS, OWN_EVENTS, Payload, Record
+from agentloop.omni.custom import MessageRegistry
+from agentloop.reducer import State
+
+log = logging.getLogger("agentloop.omni")
+
+Events: TypeAlias = list[Event]
+
+_UNFIT: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""What a record that does not fit its kind makes a reader raise."""
+
+
+class Input:
+    """A message of the user, of an application, or a result, in the reading: it is given whole at its end."""
+
+    __slots__ = ("blocks", "explicit", "header", "message", "role", "sender")
+
+    def __init__(self, role: str, header: Payload | None) -> None:
+        self.role = role
+        self.explicit = header is not None
+        self.header: Payload = header or {}
+        self.blocks: list[ContentBlock] = []
+        self.sender: str | None = self.header.get("sender")
+        self.message: CustomMessage | ToolResultMessage | None = None
+        """Where it is known before its end."""
+
+
+class SessionReader:
+    """The events of one session's records, without those of its children."""
+
+    def __init__(self, registry: MessageRegistry, hold: Callable[[Record], None]) -> None:
+        self._registry = registry
+        self._hold = hold
+        self._ours = False
+        """Whether a record of ours was seen: then an output waits for the end of its call."""
+        self._state: State | None = None
+        """What `turn_end` and `agent_end` do not repeat: folded from the events of the run."""
+        self._reply: ReplyReader | None = None
+        self._input: Input | None = None
+        self._names: dict[str, str] = {}
+        """Tool names of the calls that run (ours), or that nobody answered (other writers')."""
+        self._outputs: dict[str, Payload] = {}
+        self._results: dict[str, ToolResultMessage] = {}
+
+    # ------------------------------------------------------------ one record
+
+    def feed(self, record: Record, behind: Record | None = None, last: bool = False) -> Events:
+        """The events of the record; never raises.
+
+        `behind` is the record after it, if it was held for that; `last`: there is none.
+        """
+        try:
+            payload = record["payload"]
+            kind = payload.get("type")
+            read = _FRAGMENTS.get(kind)
+            if read is not None and record["type"] == "model_msg":
+                return read(self, payload)
+            if behind is None and not last and _depends(record, kind):
+                self._hold(record)
+                return []
+            return self.folded(self._complete(modernise(record, behind), kind))
+        except _UNFIT:
+            return self.foreign(record)
+
+    def _complete(self, record: Record, kind: Any) -> Events:
+        payload, envelope = record["payload"], record["type"]
+        if envelope == "model_msg" and kind in COMPLETE and _FITS[kind](payload):
+            return self._output(payload) if kind == "tool_call_output" else self._block(kind, payload)
+        if envelope == "event_msg" and kind in EVENTS and _FITS[kind](payload):
+            return self._event(kind, payload, record)
+        if envelope == "session_meta":
+            return self.finish()
+        raise TypeError("a kind that we do not know, or that does not fit")
+
+    def _event(self, kind: str, payload: Payload, record: Record) -> Events:
+        if extra(payload, "repeated") is True:
+            return []
+        if kind in OWN_EVENTS:
+            self._ours = True
+        ended = [] if kind == "message_end" else self.finish()
+        try:
+            plain = PLAIN.get(kind)
+            return [*ended, plain(payload)] if plain is not None else ended + _READERS[kind](self, payload)
+        except _UNFIT:
+            return ended + self.foreign(record)
+
+    def folded(self, events: Events) -> Events:
+        """The events, folded into what later ends are derived from."""
+        if self._state is not None:
+            for event in events:
+                self._state.apply(event)
+        return events
+
+    def foreign(self, record: Record) -> Events:
+        """The record as it came, behind the end of a message that it ends."""
+        ended = self.folded(self.finish())
+        if type(record) is not dict:
+            return ended
+        try:
+            return [*ended, Foreign(record)]
+        except _UNFIT as error:
+            log.warning("a record that no event can hold was left out: %s", error)
+            return ended
+
+    # ------------------------------------------------------------ messages without a start of their own
+
+    def finish(self) -> Events:
+        """The end of a message that only the next record would have ended; nothing else."""
+        reply, given = self._reply, self._input
+        if reply is not None and not reply.explicit:
+            self._reply = None
+            return [*reply.close(reply.stop_reason), MessageEnd(reply.message())]
+        if given is not None and not given.explicit:
+            self._input = None
+            message = UserMessage(tuple(given.blocks), given.sender)
+            return [MessageStart(message), MessageEnd(message)]
+        return []
+
+    def _in_reply(self) -> tuple[ReplyReader, Events]:
+        """The open reply; one without a start opens here."""
+        if self._reply is not None:
+            return self._reply, []
+        ended = self.finish()
+        self._input = None
+        header = AssistantMessage(())
+        self._reply = ReplyReader(header, explicit=False)
+        return self._reply, [*ended, MessageStart(header)]
+
+    def _in_input(self, payload: Payload) -> tuple[Input, Events]:
+        """The open message of the user; one without a start opens here, also where the sender changes."""
+        given = self._input
+        if given is not None:
+            if given.explicit and given.role == "user":
+                return given, []
+            if not given.explicit and (payload["type"] != "text" or given.sender == payload.get("sender")):
+                return given, []
+        ended = self.finish()
+        self._reply = None
+        self._input = Input("user", None)
+        return self._input, ended
+
+    # ------------------------------------------------------------ messages
+
+    def _message_start(self, payload: Payload) -> Events:
+        self._reply = self._input = None  # one that was not ended is cut: a reader invents no end
+        role = payload["role"]
+        if role == "assistant":
+            header = AssistantMessage((), provider=payload.get("provider"), model=payload.get("model"))
+            self._reply = ReplyReader(header, explicit=True)
+            return [MessageStart(header)]
+        given = Input(role, payload)
+        if role == "tool_result" and "tool_name" not in payload:
+            given.message = result = self._results.pop(payload["tool_call_id"])
+            self._input = given
+            return [MessageStart(result)]
+        self._input = given
+        return []
+
+    def _message_end(self, payload: Payload) -> Events:
+        if self._reply is not None:
+            return self._reply_end(self._reply, payload)
+        given, self._input = self._input, None
+        if given is None:
+            return []
+        if given.role == "tool_result" and given.message is not None:
+            return [MessageEnd(given.message)]
+        message = given.message
+        if given.role == "tool_result":
+            message = self._whole_result(given.header)
+        whole = UserMessage(tuple(given.blocks), given.sender) if given.role == "user" else message
+        return [] if whole is None else [MessageStart(whole), MessageEnd(whole)]
+
+    def _reply_end(self, reply: ReplyReader, payload: Payload) -> Events:
+        self._reply = None
+        header, counts = reply.partial.header, payload.get("usage")
+        stop_reason = payload.get("stop_reason", reply.stop_reason)
+        events = reply.close(stop_reason or "aborted")
+        message = AssistantMessage(
+            reply.partial.content(),
+            stop_reason,
+            payload.get("finish_reason"),
+            None if counts is None else usage_from(counts),
+            payload.get("provider", header.provider),
+            payload.get("model", header.model),
+            payload.get("error_code"),
+            payload.get("error_message"),
+            payload.get("fidelity"),
+        )
+        return [*events, MessageEnd(message)]
+
+    def _whole_result(self, header: Payload) -> ToolResultMessage:
+        """A result that came as an input: its own output stood between its start and its end."""
+        output = self._outputs.pop(header["tool_call_id"])
+        return ToolResultMessage(
+            header["tool_call_id"],
+            header["tool_name"],
+            output_content(output),
+            header.get("details"),
+            header.get("structured"),
+            header.get("is_error") is True,
+            output.get("stop_reason", "completed"),
+        )
+
+    def _custom_message(self, payload: Payload) -> Events:
+        given = self._input
+        if given is None or given.role != payload["role"]:
+            raise ValueError("a custom message outside its start and end")
+        given.message = self._registry.message(payload["role"], payload["data"])
+        return []
+
+    def _block(self, kind: str, payload: Payload) -> Events:
+        role = payload["role"]
+        if role == "assistant":
+            block: Any = READERS[kind](payload)
+            reply, events = self._in_reply()
+            events += reply.block(kind, block, payload.get("stop_reason", "completed"))
+            if kind == "tool_call" and not self._ours:
+                self._names[block.id] = block.name
+            return events
+        if role == "user":
+            block = READERS[kind](payload)
+            given, events = self._in_input(payload)
+            given.blocks.append(block)
+            if given.sender is None:
+                given.sender = payload.get("sender")
+            return events
+        message = OpaqueMessage(role, payload)
+        return [*self.finish(), MessageStart(message), MessageEnd(message)]
+
+    # ------------------------------------------------------------ fragments
+
+    def _partial_text(self, payload: Payload) -> Events:
+        reply, text = self._reply, payload["text"]
+        if reply is None or reply.grow is not TextDelta or payload["event_type"] != "delta":
+            return self._edge("text", payload, text)
+        if type(text) is not str or reply.half or not text.isascii():
+            return [reply.piece(text)]
+        return [reply.partial.grow(TextDelta(reply.index, text))]
+
+    def _partial_thinking(self, payload: Payload) -> Events:
+        reply, text = self._reply, payload["thinking"]
+        if reply is None or reply.grow is not ThinkingDelta or payload["event_type"] != "delta":
+            return self._edge("thinking", payload, text)
+        return [reply.piece(text)]
+
+    def _partial_tool_call(self, payload: Payload) -> Events:
+        reply, text = self._reply, payload["arguments"]
+        if reply is None or reply.grow is not ToolCallDelta or payload["event_type"] != "delta":
+            return self._edge("tool_call", payload, text)
+        if payload["tool_call_id"] != reply.call_id:
+            return self._edge("tool_call", payload, text)
+        return [reply.piece(text)]
+
+    def _edge(self, kind: str, payload: Payload, text: Any) -> Events:
+        """A start, a stop, or a piece of a block whose start was never seen."""
+        event_type, call_id, name = fragment_fields(payload)
+        if type(text) is not str:
+            raise TypeError("expected a string")
+        reply, events = self._in_reply()
+        if event_type == "start" or not reply.is_open(kind, call_id):
+            events += reply.start(kind, call_id, name)
+        if text:
+            events.append(reply.piece(text))
+        if event_type == "stop":
+            reason = modernise({"type": "model_msg", "payload": payload})["payload"].get("stop_reason", "completed")
+            if reason != "completed":
+                reply.stop_reason = reason
+        return self.folded(events)
+
+    def _partial_output(self, payload: Payload) -> Events:
+        text = payload["output"]
+        event_type, call, _ = fragment_fields(payload)
+        if type(text) is not str:
+            raise TypeError("expected a string")
+        if event_type != "delta" or "images" in payload or not self._ours or call not in self._names:
+            return []
+        return [ToolExecutionUpdate(call, self._names[call], None, valid_text(text))]
+
+    # ------------------------------------------------------------ tools
+
+    def _output(self, payload: Payload) -> Events:
+        call = payload["tool_call_id"]
+        content = output_content(payload)  # also of ours, so that one that does not fit is told here
+        if self._ours:
+            self._outputs[call] = payload
+            return []
+        stop_reason = payload.get("stop_reason", "completed")
+        name = self._names.pop(call, "")
+        message = ToolResultMessage(call, name, content, None, None, stop_reason != "completed", stop_reason)
+        return [*self.finish(), MessageStart(message), MessageEnd(message)]
+
+    def _tool_execution_start(self, payload: Payload) -> Events:
+        call, name = payload["tool_call_id"], payload["tool_name"]
+        self._names[call] = name
+        return [ToolExecutionStart(call, name, payload["arguments"])]
+
+    def _tool_execution_end(self, payload: Payload) -> Events:
+        call, name, is_error = payload["tool_call_id"], payload["tool_name"], payload["is_error"]
+        output = self._outputs.pop(call)
+        stop_reason = output.get("stop_reason", "completed")
+        failed = extra(payload, "result_is_error")
+        result = ToolResult(
+            output_content(output),
+            payload.get("details"),
+            payload.get("structured"),
+            is_error if failed is None else failed,
+            payload.get("terminate") is True,
+        )
+        self._names.pop(call, None)
+        self._results[call] = ToolResultMessage(
+            call, name, result.content, result.details, result.structured, is_error, stop_reason
+        )
+        return [ToolExecutionEnd(call, name, result, is_error, stop_reason, payload.get("error_code"))]
+
+    # ------------------------------------------------------------ run and turn
+
+    def _agent_start(self, payload: Payload) -> Events:
+        self._reply = self._input = None
+        self._state = State()
+        self._names.clear()
+        self._outputs.clear()
+        self._results.clear()
+        return [AgentStart()]
+
+    def _agent_end(self, payload: Payload) -> Events:
+        state, self._state = self._state or State(), None
+        status = payload["status"]
+        return [
+            AgentEnd(
+                state.new_messages if status == "completed" else state.all_messages,
+                status,
+                payload.get("error_code"),
+                payload.get("error_message"),
+                usage_from(payload["usage"]),
+                payload.get("replaces_context") is True,
+                state.summary,
+            )
+        ]
+
+    def _turn_start(self, payload: Payload) -> Events:
+        if self._state is None:  # a file that a rotation began in the middle of a run
+            self._state = State()
+        return [TurnStart(payload["index"])]
+
+    def _turn_end(self, payload: Payload) -> Events:
+        state = self._state or State()
+        return [TurnEnd(state.reply, tuple(state.results))]
+
+
+def _depends(record: Record, kind: Any) -> bool:
+    """Whether the record behind it says something about it: a child's meta, or what an old failure was."""
+    if kind == "subagent":
+        return extra(record["payload"], "meta") is True
+    return kind == "request_end" and needs_following(record)
+
+
+_FRAGMENTS: Final[dict[Any, Callable[[SessionReader, Payload], Events]]] = {
+    "partial_text": SessionReader._partial_text,
+    "partial_thinking": SessionReader._partial_thinking,
+    "partial_tool_call": SessionReader._partial_tool_call,
+    "partial_tool_call_output": SessionReader._partial_output,
+}
+
+_READERS: Final[dict[str, Callable[[SessionReader, Payload], Events]]] = {
+    kind: getattr(SessionReader, f"_{kind}") for kind in EVENTS if kind not in PLAIN
+}
+
+_FITS: Final = {kind: predicate(kind) for kind in (*COMPLETE, *EVENTS)}
