@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 from agentloop.errors import FinishReason, ModelError
@@ -208,6 +208,18 @@ class EventReader:
             return []
         block.begun = True
         return [TextChunk("", block.index, rest) if block.kind == "text" else ThinkingChunk("", block.index, rest)]
+
+
+def answer_events(answer: JsonObject) -> Iterator[JsonObject]:
+    """The events that a whole answer stands for, of a server that does not stream. Raises `ModelError` for any other
+    object: an error, then, under a status that says nothing of one."""
+    if answer.get("type") != "message":
+        raise payload_error(answer)
+    yield {"type": "message_start", "message": {**answer, "stop_reason": None}}
+    for index, block in enumerate(answer.get("content") or ()):
+        yield {"type": "content_block_start", "index": index, "content_block": block}
+        yield {"type": "content_block_stop", "index": index}
+    yield {"type": "message_delta", "delta": {"stop_reason": answer.get("stop_reason")}}
 
 
 _KEPT = ("id", "model", "stop_reason", "stop_sequence", "stop_details", "container", "context_management")

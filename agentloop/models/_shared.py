@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import inspect
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -241,36 +240,3 @@ async def close_shielded(close: Callable[[], Awaitable[object]], bound: float = 
             await close()
         except Exception:  # the connection is gone either way
             return
-
-
-async def close_stream(stream: Any) -> None:
-    """Close an SDK's stream of events, shielded, then step it to its end.
-
-    Closing ends the connection only: the generators inside an SDK's stream stay where they are, and trio warns of those
-    that the garbage collector finds. The steps meet events that had come already, then the end of the connection.
-    """
-
-    async def close() -> None:
-        await stream.close()
-        await _step_to_end(stream)
-
-    await close_shielded(close)
-
-
-async def close_left_behind(error: BaseException) -> None:
-    """Step to their end, shielded, the generators that an SDK left when it raised out of the middle of its own loop.
-
-    An `error` event inside a stream does that: the outer generator is over, the inner ones are held by the frames of
-    the traceback alone.
-    """
-    trace = error.__traceback__.tb_next if error.__traceback__ else None  # the first frame is the adapter's own
-    while trace is not None:
-        for value in list(trace.tb_frame.f_locals.values()):
-            if inspect.isasyncgen(value) and not value.ag_running:
-                await close_shielded(lambda left=value: _step_to_end(left))  # type: ignore[misc]
-        trace = trace.tb_next
-
-
-async def _step_to_end(events: Any) -> None:
-    while True:
-        await anext(events)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import copy
 import json
 import logging
 import re
@@ -26,6 +25,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
+from agentloop._values import thaw_json
 from agentloop.errors import ModelError
 from agentloop.messages import (
     AssistantMessage,
@@ -41,8 +41,9 @@ from agentloop.messages import (
 )
 from agentloop.model import ModelChunk, ModelRequest
 from agentloop.models import _shared as shared
-from agentloop.models._anthropic_events import CUT_INPUT, EventReader
+from agentloop.models._anthropic_events import CUT_INPUT, EventReader, answer_events
 from agentloop.models._errors import exception_error
+from agentloop.models._sdk import END, SdkClient, SdkStream
 
 logger = logging.getLogger(__name__)
 
@@ -71,18 +72,20 @@ Cache: TypeAlias = Literal["5m", "1h"] | bool | None
 
 
 class Anthropic:
-    """A model callable for Claude and for what speaks its API.
+    """A model callable for Claude and for what speaks its API, on asyncio and trio.
 
     `client` is an `anthropic.AsyncAnthropic` (or its Bedrock, Vertex or Foundry kin) of the caller's, who also closes
-    it. Without one the SDK makes it from `base_url` and `api_key` (default: the SDK's environment variables); its
-    connections end with each reply, so nothing stays open. Works on asyncio and trio; the SDK's own retries are off.
+    it; `base_url`, `api_key`, `headers` and `timeout` (seconds) are for the one made here, with the SDK's defaults. It
+    lives as long as a request; inside `async with` one is kept, connections included. The SDK's own retries are off.
+    `provider` names who answers: it goes into the replies, and thinking goes back only to the same provider and model.
 
     `options` are defaults for those of a request. Beside the common ones (see `agentloop.models._shared`) there are
-    `cache`, `betas` (names for the `anthropic-beta` header), `extra_headers`, and `provider_tools` (the API's own tool
-    objects; one with the name of a tool stands in for its description). `thinking` may also be the API's object. All
-    others go into the body. `seed` is `unsupported`.
+    `cache`, `betas` (names for the `anthropic-beta` header) and `provider_tools` (the API's own tool objects; one with
+    the name of a tool stands in for its description). `thinking` may also be the API's object. All others go into the
+    body. `seed` is `unsupported`.
 
-    Raises `MissingExtra` without the SDK, `TypeError` for a client that is not asynchronous.
+    Raises `MissingExtra` without the SDK, `TypeError` for a client that is not asynchronous, `ValueError` for another
+    provider without its address.
     """
 
     def __init__(
@@ -96,42 +99,51 @@ class Anthropic:
         max_tokens: int = DEFAULT_MAX_TOKENS,
         cache: Cache = None,
         betas: Sequence[str] = (),
+        headers: Mapping[str, str] | None = None,
+        timeout: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._sdk = shared.load_sdk("anthropic", "anthropic")
         self.model = model
         self.provider = provider
         self.max_tokens = max_tokens
         self.options = {"cache": cache, "betas": tuple(betas) or None, **(options or {})}
-        self._client = self._make_client(base_url, api_key) if client is None else client
-        if not hasattr(self._client, "__aenter__"):
-            raise TypeError(f"client: expected an asynchronous client (AsyncAnthropic), got {type(client).__name__}")
-
-    def _make_client(self, base_url: str | None, api_key: str | None) -> Any:
-        return self._sdk.AsyncAnthropic(
+        self._client = SdkClient(
+            "anthropic",
+            "AsyncAnthropic",
+            client,
+            provider=provider,
             base_url=base_url,
             api_key=api_key,
-            http_client=self._sdk.DefaultAsyncHttpxClient(),  # the SDK's inner one starts a task when it is collected
-            default_headers={"connection": "close"},
-            max_retries=0,
+            headers=headers,
+            timeout=timeout,
         )
 
-    async def __call__(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
-        """Ask, and give the reply's chunks. Raises `ModelError` only; the connection is closed however it is left."""
-        request = attrs.evolve(request, options={**self.options, **request.options})
-        body = request_body(request, self.model, provider=self.provider, max_tokens=self.max_tokens)
+    def __repr__(self) -> str:
+        return f"Anthropic({self.model!r}, provider={self.provider!r})"
+
+    async def __aenter__(self) -> Anthropic:
+        self._client.keep()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._client.close()
+
+    def __call__(self, request: ModelRequest, /) -> AsyncIterator[ModelChunk]:
+        """Ask; the iterator must be closed by the task that steps it. Raises `ModelError` only."""
+        return self._chunks(attrs.evolve(request, options={**self.options, **request.options}))
+
+    async def _chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
+        body = request_body(request, model=self.model, provider=self.provider, max_tokens=self.max_tokens)
         reader = EventReader({sent: name for name, sent in tool_names(request).items()})
-        stream: Any = None
+        client = stream = None
         try:
-            stream = await self._client.post(
-                "/v1/messages",
-                cast_to=object,
-                body=body,
-                options={"headers": request_headers(request.options), "max_retries": 0},
-                stream=True,
-                stream_cls=self._sdk.AsyncStream[object],
-            )
-            while (event := await anext(stream, _END)) is not _END:
+            client = self._client.get()
+            stream = SdkStream(await self._ask(client, body, request_headers(request.options)))
+            answer = await stream.answer()
+            for event in () if answer is None else answer_events(answer):
+                for chunk in reader.feed(event):
+                    yield chunk
+            while answer is None and (event := await stream.next()) is not END:
                 for chunk in reader.feed(event):
                     yield chunk
             for chunk in reader.end():
@@ -139,21 +151,31 @@ class Anthropic:
         except ModelError:
             raise
         except Exception as error:
-            await shared.close_left_behind(error)
             raise exception_error(error) from error
         finally:
             if stream is not None:
-                await shared.close_stream(stream)
+                await stream.close()
+            if client is not None:
+                await self._client.release(client)
 
-
-_END: Final = object()
+    async def _ask(self, client: Any, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
+        """The stream of events as JSON: the SDK's `messages.create` would make model objects of them, and warn of old
+        models and of budgets for thinking."""
+        return await client.post(
+            "/v1/messages",
+            cast_to=object,
+            body=body,
+            options={"headers": headers, "max_retries": 0},
+            stream=True,
+            stream_cls=self._client.sdk.AsyncStream[object],
+        )
 
 
 # ---------------------------------------------------------------- history out
 
 
 def request_body(
-    request: ModelRequest, model: str, *, provider: str = "anthropic", max_tokens: int = DEFAULT_MAX_TOKENS
+    request: ModelRequest, *, model: str, provider: str = "anthropic", max_tokens: int = DEFAULT_MAX_TOKENS
 ) -> dict[str, Any]:
     """The body of a streaming request. Raises `ModelError` (`invalid_input`, `unsupported`), naming the place."""
     options, own = _split_options(request.options)
@@ -170,19 +192,16 @@ def request_body(
         body["container"] = container
     body["stream"] = True
     _mark_cached(body, own.get("cache"))
-    return body | dict(options.extra)
+    return {**body, **thaw_json(dict(options.extra))}
 
 
 def request_headers(options: Mapping[str, Any]) -> dict[str, str]:
-    """The headers that `betas` and `extra_headers` ask for."""
-    headers = dict(options.get("extra_headers") or {})
+    """The header that `betas` asks for."""
     betas = options.get("betas") or ()
-    if betas:
-        headers["anthropic-beta"] = betas if isinstance(betas, str) else ",".join(betas)
-    return headers
+    return {"anthropic-beta": betas if isinstance(betas, str) else ",".join(betas)} if betas else {}
 
 
-_OWN_OPTIONS = frozenset({"cache", "betas", "extra_headers", "provider_tools"})
+_OWN_OPTIONS = frozenset({"cache", "betas", "provider_tools"})
 
 
 def _split_options(options: Mapping[str, Any]) -> tuple[shared.CommonOptions, dict[str, Any]]:
@@ -257,21 +276,15 @@ def tool_names(request: ModelRequest) -> dict[str, str]:
 
 
 def _tools(request: ModelRequest, names: Mapping[str, str], own: Iterable[JsonObject]) -> list[dict[str, Any]]:
-    provided = {tool.get("name"): _plain(tool) for tool in own}
+    provided = {tool.get("name"): thaw_json(tool) for tool in own}
     tools: list[dict[str, Any]] = []
     for tool in request.tools:
-        schema = _plain(tool.parameters) or {"type": "object", "properties": {}}
+        schema = thaw_json(tool.parameters) or {"type": "object", "properties": {}}
         entry = {"name": names[tool.name], "description": tool.description, "input_schema": schema}
         if not tool.description:
             del entry["description"]
         tools.append(provided.pop(tool.name, entry))
     return tools + list(provided.values())
-
-
-def _plain(value: JsonObject) -> dict[str, Any]:
-    """A changeable copy of a JSON object."""
-    plain: dict[str, Any] = dict(value)
-    return copy.deepcopy(plain)
 
 
 def _open_container(request: ModelRequest, model: str, provider: str) -> str | None:
@@ -366,7 +379,7 @@ def _reply_part(
     `same`: the reply came from this provider and model. `signed`: only signed thinking goes back; Claude signs what is
     whole, others that speak this API never sign and want theirs back all the same.
     """
-    kept = _plain(getattr(block, "fidelity", None) or {}) if same else {}
+    kept: dict[str, Any] = thaw_json(getattr(block, "fidelity", None) or {}) if same else {}
     if kept.get("type"):
         if CUT_INPUT not in kept:
             yield kept
@@ -408,7 +421,7 @@ def _input_parts(content: Sequence[ContentBlock], where: str) -> Iterator[dict[s
             if block.text:
                 yield {"type": "text", "text": block.text}
             elif block.fidelity and block.fidelity.get("type"):
-                yield _plain(block.fidelity)
+                yield thaw_json(block.fidelity)
         elif isinstance(block, Image):
             yield _image_part(block.url, place)
         elif isinstance(block, InlineData):

@@ -1,0 +1,157 @@
+"""What stands around an official SDK: its client, and its stream of events closed without a trace.
+
+An SDK's stream is a chain of async generators, one inside the other down to the socket. Closing the response ends the
+connection, but not the generators: those that are left when the reply is broken off, when an `error` event makes the SDK
+raise out of its own loop, or when it stops at `[DONE]`, are found by the garbage collector. Trio then warns of each, and
+asyncio starts a task for each. So every generator that begins while the SDK runs is held here, and closed in the end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from typing import Any, Final
+
+from agentloop.errors import ModelError
+from agentloop.models._errors import read_body
+from agentloop.models._shared import close_shielded, load_sdk
+
+Hold = Callable[[AsyncGenerator[Any, Any]], None]
+
+END: Final = object()
+"""What `SdkStream.next` gives at the end."""
+
+
+class SdkClient:
+    """Where an adapter gets its SDK's client: the caller's own, or one made for each request and closed behind it, so
+    that nothing stays open; between `keep` and `close` one is made and kept, connections included.
+
+    `name` is the client's class in the SDK. Raises `MissingExtra` without the SDK, `TypeError` for a client of the
+    caller's that is not asynchronous, `ValueError` for another `provider` than the SDK's own without its address.
+    """
+
+    def __init__(
+        self,
+        package: str,
+        name: str,
+        given: Any,
+        *,
+        provider: str,
+        base_url: str | None,
+        api_key: str | None,
+        headers: Mapping[str, str] | None = None,
+        timeout: Any = None,
+    ) -> None:
+        self.sdk = load_sdk(package, package)
+        foreign = given is None and provider != package
+        if foreign and base_url is None:
+            raise ValueError(f"base_url: expected the address of {provider!r}, got None")
+        if foreign and api_key is None:
+            api_key = "none"  # else the SDK would send the key in its environment to somebody else
+        if given is not None and not hasattr(given, "__aenter__"):
+            raise TypeError(f"client: expected an asynchronous client ({name}), got {type(given).__name__}")
+        self._class = getattr(self.sdk, name)
+        self._given = given
+        self._kept: Any = None
+        self._options: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "default_headers": headers}
+        if timeout is not None:
+            self._options["timeout"] = timeout
+        self._certificates: Any = None
+
+    def get(self) -> Any:
+        """A client for a request; give it back with `release`."""
+        return self._new() if self._given is None and self._kept is None else self._given or self._kept
+
+    async def release(self, client: Any) -> None:
+        """Close the client if it was made for this request alone; shielded and bounded, never raises."""
+        if client is not self._given and client is not self._kept:
+            await close_shielded(client.close)
+
+    def keep(self) -> None:
+        """From now on one client serves all requests."""
+        if self._given is None and self._kept is None:
+            self._kept = self._new()
+
+    async def close(self) -> None:
+        """Close the kept client, if there is one; the caller's own stays open."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            await close_shielded(kept.close)
+
+    def _new(self) -> Any:
+        http = self.sdk.DefaultAsyncHttpxClient
+        if self._certificates is None:  # reading them is nearly all that making a client costs
+            base = next(cls for cls in http.__mro__ if cls.__name__ == "AsyncClient")
+            library = sys.modules[base.__module__.partition(".")[0]]
+            self._certificates = library.create_ssl_context()
+        # the SDK's own inner client would start a task when it is collected
+        return self._class(http_client=http(verify=self._certificates), max_retries=0, **self._options)
+
+
+class SdkStream:
+    """An SDK's stream of events, and a hold on every async generator inside. To be stepped and closed by one task."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._inside: list[AsyncGenerator[Any, Any]] = []
+
+    async def next(self) -> Any:
+        """The next event, `END` at the end. Raises what the SDK raises."""
+        try:
+            return await _Held(self._stream.__anext__(), self._inside.append)
+        except StopAsyncIteration:
+            return END
+
+    async def close(self) -> None:
+        """Close the connection, then all generators; shielded and bounded, never raises."""
+        await close_shielded(self._stream.close)
+        while self._inside:
+            await close_shielded(self._inside.pop().aclose)
+
+    async def answer(self) -> Any:
+        """The JSON of an answer that is no stream (an error under status 200, a server that does not stream), else None.
+
+        Ask before the first `next`. Raises `ModelError` (`malformed`) for a page of HTML.
+        """
+        response = self._stream.response
+        kind = response.headers.get("content-type", "").lower()
+        if "json" not in kind and "html" not in kind:
+            return None
+        text = (await response.aread()).strip()
+        if text[:1] == b"{":
+            return json.loads(text)
+        if text[:1] == b"<":
+            raise ModelError("malformed", f"expected a stream of events, got {kind}: {read_body(text).message}")
+        return None  # a stream under a wrong name; the SDK reads on from what was read
+
+
+class _Held:
+    """Awaits something; `hold` gets each async generator that is first iterated meanwhile, by this task.
+
+    The interpreter's hooks belong to a thread, so they are set for each step of the awaited alone and put back before
+    anybody else runs. A generator keeps those that it met first: with ours there is no finaliser.
+    """
+
+    __slots__ = ("_awaitable", "_hold")
+
+    def __init__(self, awaitable: Awaitable[Any], hold: Hold) -> None:
+        self._awaitable = awaitable
+        self._hold = hold
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps: Any = self._awaitable.__await__()
+        step, given = steps.send, None
+        while True:
+            hooks = sys.get_asyncgen_hooks()
+            sys.set_asyncgen_hooks(firstiter=self._hold, finalizer=None)
+            try:
+                asked = step(given)
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                sys.set_asyncgen_hooks(*hooks)
+            try:
+                step, given = steps.send, (yield asked)
+            except BaseException as error:  # a cancellation, on its way into the awaited
+                step, given = steps.throw, error  # type: ignore[assignment]
