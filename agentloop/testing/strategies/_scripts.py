@@ -1,0 +1,100 @@
+"""Scripts of models for property tests of the loop: replies as lists of chunks, well-behaved and not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from agentloop.errors import REQUEST_CODES, ModelError
+from agentloop.messages import ToolCall
+from agentloop.model import BlockChunk, BlockEnd, Finish, TextChunk, ThinkingChunk, ToolCallChunk, UsageChunk
+from agentloop.testing.scripted import CUT
+from agentloop.testing.strategies import values
+
+_HALVES = ("\ud83d", "\ude00", "a\ud83d", "\ude00b", "\ud800\ud800")
+"""Halves of surrogate pairs: some join with the next piece, some stay alone."""
+
+_INDEXES = st.sampled_from((None, None, None, 0, 1, 2))
+
+
+def _pieces() -> st.SearchStrategy[str]:
+    return values.texts() | st.sampled_from(_HALVES)
+
+
+def _call_chunks(names: st.SearchStrategy[str]) -> st.SearchStrategy[ToolCallChunk]:
+    fragments = st.sampled_from(("", "{", "}", '{"a": 1}', '"path": "é"', "[", "\ud83d", "\ude00"))
+    ids = st.sampled_from((None, None, "", "call_1", "call_2", "fn"))
+    return st.builds(ToolCallChunk, fragments, ids, st.none() | names, _INDEXES, values.fidelities())
+
+
+def chunks(tool_names: tuple[str, ...] = ("look", "add")) -> st.SearchStrategy[Any]:
+    """Any one chunk but `Finish`: text, thinking and calls with and without index and id, block ends, data, usage."""
+    names = st.sampled_from((*tool_names, "no_such_tool"))
+    fidelities = values.fidelities()
+    whole = values.whole_blocks() | st.builds(ToolCall, values.call_ids(), names, values.argument_texts())
+    return st.one_of(
+        _pieces(),
+        st.builds(TextChunk, _pieces(), _INDEXES, fidelities),
+        st.builds(ThinkingChunk, _pieces(), _INDEXES, fidelities),
+        _call_chunks(names),
+        st.builds(BlockEnd, _INDEXES),
+        st.builds(BlockChunk, whole),
+        st.builds(UsageChunk, values.usages()),
+    )
+
+
+@st.composite
+def whole_calls(draw: Any, tool_names: tuple[str, ...] = ("look", "add")) -> list[Any]:
+    """One call as providers send it: its start with id and name, then its arguments in pieces."""
+    index = draw(_INDEXES)
+    text = draw(values.argument_texts())
+    cut = draw(st.integers(0, min(len(text), 8)))
+    id = draw(st.sampled_from(("call_1", "call_2", "fn", "", None)))
+    start = ToolCallChunk(id=id, name=draw(st.sampled_from((*tool_names, "no_such_tool"))), index=index)
+    fragments = [ToolCallChunk(piece, index=index) for piece in (text[:cut], text[cut:])]
+    return [start, *fragments, *([BlockEnd(index)] if draw(st.booleans()) else [])]
+
+
+def failures() -> st.SearchStrategy[BaseException]:
+    """What a model may raise: every code of a request, with and without a wait, and exceptions of others."""
+    known = st.builds(
+        ModelError,
+        st.sampled_from(sorted(REQUEST_CODES)),
+        st.sampled_from(("failed", "")),
+        retryable=st.sampled_from((None, None, True, False)),
+        retry_after=st.sampled_from((None, None, 0.0, 1.5)),
+    )
+    foreign = st.sampled_from((ConnectionResetError, TimeoutError, RuntimeError, KeyError, ExceptionGroup))
+    return known | foreign.map(lambda kind: kind("g", [ValueError("x")]) if kind is ExceptionGroup else kind("odd"))
+
+
+@st.composite
+def model_replies(draw: Any, tool_names: tuple[str, ...] = ("look", "add"), broken: bool = True) -> list[Any]:
+    """The chunks of one reply, ended by `Finish` (perhaps with more behind it), by an exception, or by `CUT`.
+
+    `broken=False`: only replies that finish.
+    """
+    part = chunks(tool_names).map(lambda chunk: [chunk]) | whole_calls(tool_names)
+    body = [chunk for some in draw(st.lists(part, max_size=5)) for chunk in some]
+    end = draw(st.sampled_from(("finish", "finish", "late", "raise", "cut"))) if broken else "finish"
+    if end == "raise":
+        return [*body, draw(failures())]
+    if end == "cut":
+        return [*body, CUT]
+    calls = any(isinstance(chunk, ToolCallChunk) for chunk in body)
+    reason = draw(st.sampled_from(("tool_use" if calls else "stop", *values.FINISH_REASONS)))
+    finish = Finish(reason, draw(values.fidelities()))
+    return [*body, finish, *([draw(chunks(tool_names))] if end == "late" else [])]
+
+
+def model_scripts(
+    tool_names: tuple[str, ...] = ("look", "add"), *, max_size: int = 5, broken: bool = True
+) -> st.SearchStrategy[list[list[Any]]]:
+    """Scripts for `ScriptedModel`: a list of replies, the last of them a plain one, so that most runs end by themselves.
+
+    Calls are of `tool_names`, or of a tool that does not exist. `broken=False` leaves out failures and streams that are
+    cut; ids may still repeat, arguments be no JSON, and surrogate pairs be split.
+    """
+    replies = st.lists(model_replies(tool_names, broken), max_size=max_size - 1)
+    return replies.map(lambda script: [*script, ["done", Finish("stop")]])
