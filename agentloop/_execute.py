@@ -417,7 +417,7 @@ class Batch:
                     self._stop(call, cause)
             elif call.stage in ("returned", "after"):
                 self._end(call)
-            else:
+            elif call.stage != "new":  # such a call is the driver's: what it awaits for it raises Stopped
                 if call.job is not None:
                     self.core.host.cancel(call.job)
                 self._refuse(call, "aborted", self._stopped_text())
