@@ -15,8 +15,8 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import importlib
-import itertools
 import json
+import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,9 +25,11 @@ from typing import Any, TypeAlias
 import anyio
 import attrs
 
-from agentloop._assemble import Assembler
-from agentloop.context import agent_messages
+from agentloop.config import Config
+from agentloop.context import Context
 from agentloop.errors import ModelError
+from agentloop.events import MessageEnd, RequestEnd
+from agentloop.loop import agent_loop, running
 from agentloop.messages import AgentMessage, AssistantMessage
 from agentloop.model import Finish, Model, ModelChunk, ModelRequest, UsageChunk
 from agentloop.testing._wire_compare import Outcome, error_differences, stream_differences
@@ -165,15 +167,19 @@ def load_cases(
 class _Tap:
     """The adapter, with an eye on what it yields and raises."""
 
-    model: Any
+    target: Any
     outcome: Outcome
 
     @property
     def provider(self) -> str | None:
-        return getattr(self.model, "provider", None)
+        return getattr(self.target, "provider", None)
+
+    @property
+    def model(self) -> str | None:
+        return getattr(self.target, "model", None)
 
     def __call__(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
-        return self._watched(self.model(request))
+        return self._watched(self.target(request))
 
     async def _watched(self, chunks: AsyncIterator[ModelChunk]) -> AsyncIterator[ModelChunk]:
         try:
@@ -202,26 +208,17 @@ async def run_model(
 ) -> Outcome:
     """One request of one model through the kernel, without retries; failures are part of the outcome."""
     outcome = Outcome()
-    header = AssistantMessage((), provider=getattr(model, "provider", None), model=getattr(model, "model", None))
-    numbers = itertools.count(1)
-    assembler = Assembler(header, _ignore, _ignore, lambda own: own or f"made_{next(numbers)}", emit_message=_ignore)
-    request = ModelRequest(system_prompt, agent_messages(messages), (), options or {})
-    stream = _Tap(model, outcome)(request)
-    try:
-        async for chunk in stream:
-            assembler.feed(chunk)
-    except ModelError as error:
-        outcome.message = assembler.close("retryable" if error.retryable else "fatal", error.code, error.message)
-        return outcome
-    finally:
-        await stream.aclose()  # type: ignore[attr-defined]
-    outcome.committed = outcome.finish is not None
-    outcome.message = assembler.close("completed" if outcome.committed else "retryable")
+    config = Config(model=_Tap(model, outcome), retry=None, max_turns=1, options=options or {})
+    async with running(agent_loop(messages, Context(system_prompt), config)) as events:
+        async for event in events:
+            match event:
+                case MessageEnd(message=AssistantMessage() as reply):
+                    outcome.message = reply
+                case RequestEnd(status=status):
+                    outcome.committed = status == "completed"
+                case _:
+                    pass
     return outcome
-
-
-def _ignore(event: object) -> None:
-    pass
 
 
 # ---------------------------------------------------------------- the folder
@@ -324,6 +321,7 @@ def main(arguments: list[str] | None = None) -> int:
         load_cases(given.folder)
     except (OSError, ValueError, KeyError) as error:
         parser.error(f"{given.folder}: expected a folder with an index.json of cases ({type(error).__name__}: {error})")
+    logging.getLogger("agentloop").addHandler(logging.NullHandler())  # failures are results here
     results = run_folder(
         given.folder,
         only=given.only,
