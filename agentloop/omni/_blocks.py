@@ -29,38 +29,58 @@ NO_OUTPUT: Final = "[no output]"
 
 def block_payload(block: ContentBlock, role: str, stop_reason: StopReason = "completed") -> Payload:
     """The payload of the complete record of a block."""
-    payload = block_object(block)
-    fidelity = payload.pop("fidelity", None)
-    kind = payload.pop("type")
-    payload = {"type": kind, "role": role, **payload, "stop_reason": stop_reason}
-    if fidelity is not None:
-        payload["fidelity"] = fidelity
-    return payload
-
-
-def block_object(block: ContentBlock) -> Payload:
-    """A block as an object that says everything about it."""
-    write = _WRITERS[type(block)]
-    payload = write(block)
+    payload = _PAYLOADS[type(block)](block, role, stop_reason)
     fidelity = getattr(block, "fidelity", None)
     if fidelity is not None:
         payload["fidelity"] = fidelity
     return payload
 
 
-_WRITERS: Final[dict[type, Callable[[Any], Payload]]] = {
-    Text: lambda block: {"type": "text", "text": block.text},
-    Thinking: lambda block: {"type": "thinking", "thinking": block.thinking},
-    InlineThinking: lambda block: {"type": "inline_thinking", "data": block.data, "mime_type": block.mime_type},
-    ToolCall: lambda block: {
+_PAYLOADS: Final[dict[type, Callable[[Any, str, StopReason], Payload]]] = {
+    Text: lambda block, role, reason: {"type": "text", "role": role, "text": block.text, "stop_reason": reason},
+    Thinking: lambda block, role, reason: {
+        "type": "thinking",
+        "role": role,
+        "thinking": block.thinking,
+        "stop_reason": reason,
+    },
+    InlineThinking: lambda block, role, reason: {
+        "type": "inline_thinking",
+        "role": role,
+        "data": block.data,
+        "mime_type": block.mime_type,
+        "stop_reason": reason,
+    },
+    ToolCall: lambda block, role, reason: {
         "type": "tool_call",
+        "role": role,
         "name": block.name,
         "arguments": block.arguments,
         "tool_call_id": block.id,
+        "stop_reason": reason,
     },
-    Image: lambda block: {"type": "image_url", "image_url": block.url},
-    InlineData: lambda block: {"type": "inline_data", "data": block.data, "mime_type": block.mime_type},
+    Image: lambda block, role, reason: {
+        "type": "image_url",
+        "role": role,
+        "image_url": block.url,
+        "stop_reason": reason,
+    },
+    InlineData: lambda block, role, reason: {
+        "type": "inline_data",
+        "role": role,
+        "data": block.data,
+        "mime_type": block.mime_type,
+        "stop_reason": reason,
+    },
 }
+
+
+def block_object(block: ContentBlock) -> Payload:
+    """A block as an object that says everything about it."""
+    payload = block_payload(block, "")
+    del payload["role"], payload["stop_reason"]
+    return payload
+
 
 READERS: Final[dict[str, Callable[[Payload], ContentBlock]]] = {
     "text": lambda payload: Text(payload["text"], payload.get("fidelity")),
@@ -111,14 +131,22 @@ def output_images(content: Iterable[ContentBlock], stop_reason: StopReason) -> l
 
 def output_payload(tool_call_id: str, content: Sequence[ContentBlock], stop_reason: StopReason) -> Payload:
     """The payload of `tool_call_output`; the blocks stand under `x` where the protocol's fields do not say them all."""
+    plain = is_plain(content, stop_reason)
+    if plain and len(content) == 1:
+        return {
+            "type": "tool_call_output",
+            "role": "user",
+            "output": content[0].text,  # type: ignore[union-attr]  # plain content begins with a text
+            "tool_call_id": tool_call_id,
+            "stop_reason": stop_reason,
+        }
     payload: Payload = {"type": "tool_call_output", "role": "user", "output": text_of(content) or NO_OUTPUT}
-    if len(content) > 1 or not is_plain(content, stop_reason):
-        images = output_images(content, stop_reason)
-        if images:
-            payload["images"] = images
+    images = output_images(content, stop_reason)
+    if images:
+        payload["images"] = images
     payload["tool_call_id"] = tool_call_id
     payload["stop_reason"] = stop_reason
-    if not is_plain(content, stop_reason):
+    if not plain:
         payload["x"] = {"content": [block_object(block) for block in content]}
     return payload
 

@@ -15,18 +15,25 @@ from agentloop.messages import ToolSpec, Usage
 from agentloop.omni._types import Clock, CompactionMode, CompactionReason, EventType, Payload, Record
 
 _MILLISECONDS: Final = tuple(f".{number:03d}Z" for number in range(1000))
-_second: tuple[int, str] = (0, "1970-01-01T00:00:00")
+_last: tuple[int, str] = (0, "1970-01-01T00:00:00.000Z")
 
 
 def timestamp(seconds: float) -> str:
     """ISO 8601 UTC with milliseconds and `Z`, from seconds since 1970: `2026-09-01T02:00:00.137Z`."""
-    global _second
-    whole, milliseconds = divmod(int(seconds * 1000), 1000)
-    held = _second  # one tuple, so that threads never see half of it
-    if held[0] != whole:
+    global _last
+    milliseconds = int(seconds * 1000 + 0.001)  # 0.137 s are 136.99… ms in floats
+    held = _last  # one tuple, so that threads never see half of it
+    if held[0] == milliseconds:
+        return held[1]
+    whole = milliseconds // 1000
+    if whole == held[0] // 1000:
+        text = held[1][:19] + _MILLISECONDS[milliseconds % 1000]
+    else:
         year, month, day, hour, minute, second, *_ = time.gmtime(whole)
-        _second = held = (whole, f"{year:04d}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}")
-    return held[1] + _MILLISECONDS[milliseconds]
+        date = f"{year:04d}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}"
+        text = date + _MILLISECONDS[milliseconds % 1000]
+    _last = (milliseconds, text)
+    return text
 
 
 def _record(kind: str, payload: Payload, clock: Clock) -> Record:

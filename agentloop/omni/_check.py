@@ -45,7 +45,7 @@ def shown(value: Any) -> str:
 
 def _typed(kind: type, words: str) -> Check:
     def check(value: Any, path: str) -> Iterator[Problem]:
-        if type(value) is not kind:
+        if type(value) is not kind and (kind is not dict or not isinstance(value, dict)):
             yield Problem(path, words, shown(value))
 
     return check
@@ -95,7 +95,7 @@ def _list_checker(kind: Any) -> Check:
     item_check = _checker(kind)
 
     def check(value: Any, path: str) -> Iterator[Problem]:
-        if type(value) is not list:
+        if not isinstance(value, list):
             yield Problem(path, "an array", shown(value))
             return
         for index, item in enumerate(value):
@@ -122,7 +122,7 @@ def _object_checker(kind: Any) -> Check:
         fields.append((name, optional, _checker(get_args(hint)[0] if optional else hint)))
 
     def check(value: Any, path: str) -> Iterator[Problem]:
-        if type(value) is not dict:
+        if not isinstance(value, dict):
             yield Problem(path, "an object", shown(value))
             return
         for name, optional, field_check in fields:
@@ -207,10 +207,10 @@ def check_record(record: Any) -> list[Problem]:
 
     Unknown kinds, fields and roles are fine. Order between records is not looked at.
     """
-    if type(record) is not dict:
+    if not isinstance(record, dict):
         return [Problem("", "an object", shown(record))]
     problems = list(_envelope_problems(record))
-    if type(record.get("payload")) is not dict:
+    if not isinstance(record.get("payload"), dict):
         got = shown(record["payload"]) if "payload" in record else "nothing"
         return [*problems, Problem("payload", "an object", got)]
     payload = modernise(record)["payload"]
@@ -232,8 +232,6 @@ def check_record(record: Any) -> list[Problem]:
 def _expression(kind: Any, value: str, scope: dict[str, Any]) -> str:
     """Source of a test that the value has the JSON type; words of a closed list may be any string."""
     plain = {str: "str", int: "int", bool: "bool"}
-    if kind is Any:
-        return "True"
     if kind in plain:
         return f"type({value}) is {plain[kind]}"
     if kind is type(None):
@@ -246,25 +244,35 @@ def _expression(kind: Any, value: str, scope: dict[str, Any]) -> str:
     if origin is Literal:
         return f"type({value}) is str"
     if origin is list:
-        return f"(type({value}) is list and all([{_expression(get_args(kind)[0], 'item', scope)} for item in {value}]))"
+        item = _expression(get_args(kind)[0], "item", scope)
+        return f"(isinstance({value}, list) and all([{item} for item in {value}]))"
     if origin in (Union, types.UnionType):
         return "(" + " or ".join(_expression(part, value, scope) for part in get_args(kind)) + ")"
-    return f"type({value}) is dict"
+    return f"isinstance({value}, dict)"
 
 
 @cache
 def _predicate(kind: Any) -> Callable[[Any], bool]:
     scope: dict[str, Any] = {}
-    tests = ["type(record) is dict"]
+    tests: list[str] = []
+    all_optional = True
     for name, hint in get_type_hints(kind, include_extras=True).items():
         optional = get_origin(hint) is NotRequired
-        test = _expression(get_args(hint)[0] if optional else hint, "value", scope)
-        if test != "True" or not optional:
-            absent = "None" if optional else "missing"
-            none_or = "(value is None) or " if optional else ""
-            tests.append(f"((value := record.get({name!r}, {absent})) is not missing and ({none_or}{test}))")
-    scope["missing"] = object()
-    exec("def fits(record):\n    return " + " and ".join(tests), scope)  # the source is made of our own field names
+        field = get_args(hint)[0] if optional else hint
+        if name == "type":
+            continue  # whoever asks has looked at it
+        all_optional = all_optional and optional
+        if field is Any:
+            tests += [] if optional else [f"{name!r} in record"]
+        elif optional:
+            tests.append(f"((value := record.get({name!r})) is None or {_expression(field, 'value', scope)})")
+        else:
+            tests.append(_expression(field, f"record.get({name!r})", scope))
+    test = " and ".join(tests) or "True"
+    if all_optional:
+        test = f"len(record) == 1 or ({test})"  # nothing but its type
+    # The source is made of our own field names.
+    exec(f"def fits(record):\n    return isinstance(record, dict) and ({test})", scope)
     return scope["fits"]  # type: ignore[no-any-return]
 
 

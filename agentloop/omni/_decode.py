@@ -31,7 +31,7 @@ class Decoder:
 
     def feed(self, record: Record) -> list[Event]:
         """The events that this record completes: often one, often none. Never raises; what is no object gives nothing."""
-        if type(record) is not dict:
+        if not isinstance(record, dict):
             return []
         if self._held is not None:
             return self._after_held(self._held, record)

@@ -91,8 +91,8 @@ class Encoder:
         """The open reply as its start showed it."""
         self._streaming: set[str] = set()
         """Calls with an open partial output."""
-        self._ended: dict[str, ToolResultMessage] = {}
-        """By call: the result message that its end announced."""
+        self._ended: dict[str, ToolExecutionEnd] = {}
+        """By call: its end, until its result message is shown."""
 
     def encode(self, event: Event) -> list[Record]:
         """Every record of the event, in order; new dicts, which the caller may keep and change.
@@ -169,26 +169,29 @@ class Encoder:
         ]
 
     def _text_start(self, delta: TextStart) -> list[Record]:
-        return [build.partial_text("start", clock=self._clock)]
+        return [self._model(_edge("partial_text", "start", "text", "completed"))]
 
     def _thinking_start(self, delta: ThinkingStart) -> list[Record]:
-        return [build.partial_thinking("start", clock=self._clock)]
+        return [self._model(_edge("partial_thinking", "start", "thinking", "completed"))]
 
     def _tool_call_start(self, delta: ToolCallStart) -> list[Record]:
         self._open_id = delta.id
-        return [build.partial_tool_call("start", delta.id, name=delta.name, clock=self._clock)]
+        return [self._model(_call_edge("start", delta.name, delta.id, "completed"))]
 
     def _text_end(self, delta: TextEnd) -> list[Record]:
-        stop = build.partial_text("stop", stop_reason=delta.stop_reason, clock=self._clock)
-        return [stop, self._model(block_payload(delta.block, "assistant", delta.stop_reason))]
+        reason = delta.stop_reason
+        stop = self._model(_edge("partial_text", "stop", "text", reason))
+        return [stop, self._model(block_payload(delta.block, "assistant", reason))]
 
     def _thinking_end(self, delta: ThinkingEnd) -> list[Record]:
-        stop = build.partial_thinking("stop", stop_reason=delta.stop_reason, clock=self._clock)
-        return [stop, self._model(block_payload(delta.block, "assistant", delta.stop_reason))]
+        reason = delta.stop_reason
+        stop = self._model(_edge("partial_thinking", "stop", "thinking", reason))
+        return [stop, self._model(block_payload(delta.block, "assistant", reason))]
 
     def _tool_call_end(self, delta: ToolCallEnd) -> list[Record]:
-        stop = build.partial_tool_call("stop", self._open_id, stop_reason=delta.stop_reason, clock=self._clock)
-        return [stop, self._model(block_payload(delta.block, "assistant", delta.stop_reason))]
+        reason = delta.stop_reason
+        stop = self._model(_call_edge("stop", "", self._open_id, reason))
+        return [stop, self._model(block_payload(delta.block, "assistant", reason))]
 
     def _block_added(self, delta: BlockAdded) -> list[Record]:
         return [self._model(block_payload(delta.block, "assistant"))]
@@ -199,8 +202,12 @@ class Encoder:
         message = event.message
         if type(message) is AssistantMessage:
             self._header = message
-            start = build.message_start("assistant", provider=message.provider, model=message.model, clock=self._clock)
-            return [start]
+            payload = {"type": "message_start", "role": "assistant"}
+            if message.provider is not None:
+                payload["provider"] = message.provider
+            if message.model is not None:
+                payload["model"] = message.model
+            return [self._event(payload)]
         if type(message) is ToolResultMessage:
             return self._result_start(message)
         if type(message) is UserMessage:
@@ -228,7 +235,8 @@ class Encoder:
     def _result_start(self, message: ToolResultMessage) -> list[Record]:
         """A result that its call's end announced is named only; one that came as an input is written whole."""
         payload: Payload = {"type": "message_start", "role": "tool_result", "tool_call_id": message.tool_call_id}
-        if self._ended.pop(message.tool_call_id, None) == message:
+        ended = self._ended.pop(message.tool_call_id, None)
+        if ended is not None and _announced(ended, message):
             return [self._event(payload)]
         payload["tool_name"] = message.tool_name
         payload["is_error"] = message.is_error
@@ -243,19 +251,23 @@ class Encoder:
         message = event.message
         if type(message) is not AssistantMessage:
             return [self._event({"type": "message_end"})]
-        record = build.reply_end(
-            message.stop_reason,
-            message.finish_reason,
-            usage=message.usage,
-            error_code=message.error_code,
-            error_message=message.error_message,
-            fidelity=message.fidelity,
-            clock=self._clock,
-        )
+        payload: Payload = {
+            "type": "message_end",
+            "stop_reason": message.stop_reason,
+            "finish_reason": message.finish_reason,
+        }
+        if message.usage is not None:
+            payload["usage"] = build.token_counts(message.usage)
+        if message.error_code is not None:
+            payload["error_code"] = message.error_code
+        if message.error_message is not None:
+            payload["error_message"] = message.error_message
+        if message.fidelity is not None:
+            payload["fidelity"] = message.fidelity
         header, self._header = self._header, None
-        if header is not None and (header.provider, header.model) != (message.provider, message.model):
-            record["payload"] |= {"provider": message.provider, "model": message.model}
-        return [record]
+        if header is not None and (header.provider != message.provider or header.model != message.model):
+            payload |= {"provider": message.provider, "model": message.model}
+        return [self._event(payload)]
 
     # ------------------------------------------------------------ tools
 
@@ -316,7 +328,7 @@ class Encoder:
         if result.is_error != event.is_error:
             payload["x"] = {"result_is_error": result.is_error}
         records.append(self._event(payload))
-        self._ended[call] = result_message(event)
+        self._ended[call] = event
         return records
 
     def _output_stop(self, event: ToolExecutionEnd) -> list[Record]:
@@ -355,9 +367,13 @@ class Encoder:
         return [self._event({"type": "turn_end"})]
 
     def _request_begin(self, event: RequestBegin) -> list[Record]:
+        if event.attempt == 1:
+            return [self._event({"type": "request_begin"})]
         return [build.request_begin(event.attempt, clock=self._clock)]
 
     def _request_end(self, event: RequestEnd) -> list[Record]:
+        if event == _CLEAN_END:
+            return [self._event({"type": "request_end", "status": "completed"})]
         return [
             build.request_end(
                 event.status,
@@ -371,7 +387,8 @@ class Encoder:
         ]
 
     def _token_usage(self, event: TokenUsage) -> list[Record]:
-        return [build.token_usage(event.session, event.request, clock=self._clock)]
+        session, request = build.token_counts(event.session), build.token_counts(event.request)
+        return [self._event({"type": "token_usage", "session": session, "request": request})]
 
     # ------------------------------------------------------------ the rest
 
@@ -473,18 +490,35 @@ class Encoder:
         return [thaw_json(event.record)]
 
 
-def result_message(event: ToolExecutionEnd) -> ToolResultMessage:
-    """The message that a call's end announces."""
-    result = event.result
-    return ToolResultMessage(
-        event.tool_call_id,
-        event.tool_name,
-        result.content,
-        result.details,
-        result.structured,
-        event.is_error,
-        event.stop_reason,
+def _announced(end: ToolExecutionEnd, message: ToolResultMessage) -> bool:
+    """Whether a result message says what its call's end said, and so need not be written again."""
+    result = end.result
+    return (
+        end.tool_name == message.tool_name
+        and result.content == message.content
+        and result.details == message.details
+        and result.structured == message.structured
+        and end.is_error == message.is_error
+        and end.stop_reason == message.stop_reason
     )
+
+
+def _edge(kind: str, event_type: str, field: str, stop_reason: str) -> Payload:
+    """Start or stop of a text or a thinking."""
+    return {"type": kind, "role": "assistant", "event_type": event_type, field: "", "stop_reason": stop_reason}
+
+
+def _call_edge(event_type: str, name: str, tool_call_id: str, stop_reason: str) -> Payload:
+    """Start or stop of a call."""
+    return {
+        "type": "partial_tool_call",
+        "role": "assistant",
+        "event_type": event_type,
+        "name": name,
+        "arguments": "",
+        "tool_call_id": tool_call_id,
+        "stop_reason": stop_reason,
+    }
 
 
 def summary_value(summary: UserMessage) -> str | Payload:
@@ -501,6 +535,8 @@ def summary_value(summary: UserMessage) -> str | Payload:
 def _server_entry(server: McpServerStatus) -> Payload:
     return {name: value for name, value in attrs.asdict(server).items() if value is not None}
 
+
+_CLEAN_END: Final = RequestEnd()
 
 _DELTAS: Final[dict[type, Callable[[Encoder, Any], list[Record]]]] = {
     TextStart: Encoder._text_start,

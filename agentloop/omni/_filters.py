@@ -11,7 +11,7 @@ from agentloop.omni.records import origin_of
 
 def _payload(record: Record) -> Payload:
     payload = record.get("payload")
-    return payload if type(payload) is dict and isinstance(payload.get("type", ""), str) else {}
+    return payload if isinstance(payload, dict) and isinstance(payload.get("type", ""), str) else {}
 
 
 class TraceFilter:

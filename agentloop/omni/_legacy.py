@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from agentloop.omni._types import Payload, Record
 
-_OLD: Final = frozenset({"timeout", "malformed", "failed", "auth"})
+OLD_REASONS: Final = frozenset({"timeout", "malformed", "failed", "auth"})
 _SOURCES: Final = frozenset({"user", "api", "schedule", "subagent", "cli", "company"})
 _ABORTS: Final = {
     "aborted by user": "user_abort",
@@ -28,7 +28,7 @@ def modernise(record: Record, following: Record | None = None) -> Record:
     retry.
     """
     payload = record.get("payload")
-    if type(payload) is not dict:
+    if not isinstance(payload, dict):
         return record
     if record.get("type") == "session_meta":
         changed = _meta(payload)
@@ -42,7 +42,7 @@ def modernise(record: Record, following: Record | None = None) -> Record:
 def needs_following(record: Record) -> bool:
     """Whether only the record behind it tells what it means."""
     payload = record.get("payload")
-    return type(payload) is dict and payload.get("type") == "request_end" and payload.get("status") == "failed"
+    return isinstance(payload, dict) and payload.get("type") == "request_end" and payload.get("status") == "failed"
 
 
 def _meta(payload: Payload) -> Payload:
@@ -55,7 +55,7 @@ def _meta(payload: Payload) -> Payload:
 
 
 def _is_old(value: Any) -> bool:
-    return type(value) is str and value in _OLD
+    return type(value) is str and value in OLD_REASONS
 
 
 def _message(payload: Payload) -> Payload:
@@ -105,7 +105,7 @@ def _request(payload: Payload, following: Record | None) -> tuple[str, str]:
 
 def _is_refusal(record: Record) -> bool:
     payload = record.get("payload")
-    if type(payload) is not dict or payload.get("type") != "abort":
+    if not isinstance(payload, dict) or payload.get("type") != "abort":
         return False
     reason = payload.get("reason")
     return isinstance(reason, str) and reason.startswith(_REFUSED)
@@ -126,7 +126,7 @@ def _abort(payload: Payload) -> Payload:
 
 def _mcp(payload: Payload) -> Payload:
     results = payload.get("results")
-    if type(results) is not list or not any(_is_old_server(entry) for entry in results):
+    if not isinstance(results, list) or not any(_is_old_server(entry) for entry in results):
         return {**payload, "status": "fatal"} if _is_old(payload.get("status")) else payload
     changed = {**payload, "results": [_server(entry) if _is_old_server(entry) else entry for entry in results]}
     if _is_old(payload.get("status")):
@@ -135,7 +135,7 @@ def _mcp(payload: Payload) -> Payload:
 
 
 def _is_old_server(entry: Any) -> bool:
-    return type(entry) is dict and (_is_old(entry.get("status")) or "error" in entry)
+    return isinstance(entry, dict) and (_is_old(entry.get("status")) or "error" in entry)
 
 
 def _server(entry: Payload) -> Payload:

@@ -129,7 +129,9 @@ def _abort(payload: Payload) -> Event:
 
 def _subagent(payload: Payload) -> Event:
     meta = extra(payload, "meta")  # true in the record; the decoder puts the meta that follows in its place
-    return SubagentStarted(payload["session_id"], extra(payload, "tool_call_id"), meta if type(meta) is dict else None)
+    return SubagentStarted(
+        payload["session_id"], extra(payload, "tool_call_id"), meta if isinstance(meta, dict) else None
+    )
 
 
 def _hook(payload: Payload) -> Event:

@@ -76,9 +76,10 @@ class ReplyReader:
 
     def start(self, kind: str, call_id: str, name: str) -> list[Event]:
         """A block opens; one that was never closed is closed before."""
-        events = self.close("aborted")
+        events = [] if self.kind is None else self.close("aborted")
         self.kind, self.grow, self.call_id, self.call_name = kind, _GROW[kind], call_id, name
-        return [*events, self.partial.update(self._start())]
+        events.append(self.partial.update(self._start()))
+        return events
 
     def _start(self) -> Delta:
         if self.kind == "tool_call":
@@ -100,8 +101,10 @@ class ReplyReader:
         """The complete record of a block. A call that was cut takes an index and nothing else."""
         if stop_reason != "completed":
             self.stop_reason = stop_reason
-        if self.kind is not None and self.is_open(kind, getattr(block, "id", "")):
-            return self._flush_half() + self._end(block, stop_reason)
+        if self.kind == kind and (kind != "tool_call" or block.id == self.call_id):
+            if self.half:
+                return self._flush_half() + self._end(block, stop_reason)
+            return self._end(block, stop_reason)
         events = self.close("aborted")
         if kind != "tool_call" or stop_reason == "completed":
             events.append(self.partial.update(BlockAdded(self.index, block)))

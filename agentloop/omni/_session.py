@@ -12,13 +12,18 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from agentloop._values import valid_text
+from agentloop.errors import StopReason
 from agentloop.events import (
     AgentEnd,
     AgentStart,
+    CompactionBegin,
+    CompactionEnd,
     Event,
     Foreign,
     MessageEnd,
     MessageStart,
+    RequestBegin,
+    RequestEnd,
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
@@ -39,7 +44,7 @@ from agentloop.messages import (
 )
 from agentloop.omni._blocks import READERS, output_content
 from agentloop.omni._check import predicate
-from agentloop.omni._legacy import modernise, needs_following
+from agentloop.omni._legacy import OLD_REASONS, modernise, needs_following
 from agentloop.omni._plain import PLAIN, extra, usage_from
 from agentloop.omni._reply import ReplyReader, fragment_fields
 from agentloop.omni._types import COMPLETE, EVENTS, OWN_EVENTS, Payload, Record
@@ -83,7 +88,8 @@ class SessionReader:
         self._input: Input | None = None
         self._names: dict[str, str] = {}
         """Tool names of the calls that run (ours), or that nobody answered (other writers')."""
-        self._outputs: dict[str, Payload] = {}
+        self._outputs: dict[str, tuple[tuple[ContentBlock, ...], StopReason]] = {}
+        """What calls gave back, until their end or their message comes."""
         self._results: dict[str, ToolResultMessage] = {}
 
     # ------------------------------------------------------------ one record
@@ -96,49 +102,57 @@ class SessionReader:
         try:
             payload = record["payload"]
             kind = payload.get("type")
-            read = _FRAGMENTS.get(kind)
-            if read is not None and record["type"] == "model_msg":
-                return read(self, payload)
-            if behind is None and not last and _depends(record, kind):
+            if record["type"] == "model_msg":
+                read = _FRAGMENTS.get(kind)
+                return self._complete(record, kind) if read is None else read(self, payload)
+            if kind in _DEPENDENT and behind is None and not last and _depends(record, kind):
                 self._hold(record)
                 return []
-            return self.folded(self._complete(modernise(record, behind), kind))
+            return self._event(record, kind, behind)
         except _UNFIT:
             return self.foreign(record)
 
     def _complete(self, record: Record, kind: Any) -> Events:
-        payload, envelope = record["payload"], record["type"]
-        if envelope == "model_msg" and kind in COMPLETE and _FITS[kind](payload):
-            return self._output(payload) if kind == "tool_call_output" else self._block(kind, payload)
-        if envelope == "event_msg" and kind in EVENTS and _FITS[kind](payload):
-            return self._event(kind, payload, record)
-        if envelope == "session_meta":
-            return self.finish()
-        raise TypeError("a kind that we do not know, or that does not fit")
+        payload = record["payload"]
+        if payload.get("stop_reason") in OLD_REASONS:
+            payload = modernise(record)["payload"]
+        if not _FITS[kind](payload):  # also when the kind is not known
+            raise TypeError("a field does not fit")
+        return self.folded(self._output(payload) if kind == "tool_call_output" else self._block(kind, payload))
 
-    def _event(self, kind: str, payload: Payload, record: Record) -> Events:
-        if extra(payload, "repeated") is True:
+    def _event(self, record: Record, kind: Any, behind: Record | None) -> Events:
+        if record["type"] == "session_meta":
+            return self.folded(self.finish())
+        payload = record["payload"]
+        if kind in _RESPELT or payload.get("status") in OLD_REASONS:
+            payload = modernise(record, behind)["payload"]
+        own = kind in OWN_EVENTS
+        if record["type"] != "event_msg" or not (own or kind in PLAIN) or not _FITS[kind](payload):
+            raise TypeError("a kind that we do not know, or a field that does not fit")
+        if "x" in payload and extra(payload, "repeated") is True:
             return []
-        if kind in OWN_EVENTS:
+        if own:
             self._ours = True
         ended = [] if kind == "message_end" else self.finish()
         try:
             plain = PLAIN.get(kind)
-            return [*ended, plain(payload)] if plain is not None else ended + _READERS[kind](self, payload)
+            return self.folded(ended + (_READERS[kind](self, payload) if plain is None else [plain(payload)]))
         except _UNFIT:
-            return ended + self.foreign(record)
+            return self.folded(ended) + self.foreign(record)
 
     def folded(self, events: Events) -> Events:
         """The events, folded into what later ends are derived from."""
-        if self._state is not None:
+        state = self._state
+        if state is not None:
             for event in events:
-                self._state.apply(event)
+                if type(event) in _FOLDED:
+                    state.apply(event)
         return events
 
     def foreign(self, record: Record) -> Events:
         """The record as it came, behind the end of a message that it ends."""
         ended = self.folded(self.finish())
-        if type(record) is not dict:
+        if not isinstance(record, dict):
             return ended
         try:
             return [*ended, Foreign(record)]
@@ -234,15 +248,15 @@ class SessionReader:
 
     def _whole_result(self, header: Payload) -> ToolResultMessage:
         """A result that came as an input: its own output stood between its start and its end."""
-        output = self._outputs.pop(header["tool_call_id"])
+        content, stop_reason = self._outputs.pop(header["tool_call_id"])
         return ToolResultMessage(
             header["tool_call_id"],
             header["tool_name"],
-            output_content(output),
+            content,
             header.get("details"),
             header.get("structured"),
             header.get("is_error") is True,
-            output.get("stop_reason", "completed"),
+            stop_reason,
         )
 
     def _custom_message(self, payload: Payload) -> Events:
@@ -256,11 +270,13 @@ class SessionReader:
         role = payload["role"]
         if role == "assistant":
             block: Any = READERS[kind](payload)
-            reply, events = self._in_reply()
-            events += reply.block(kind, block, payload.get("stop_reason", "completed"))
             if kind == "tool_call" and not self._ours:
                 self._names[block.id] = block.name
-            return events
+            reason = payload.get("stop_reason", "completed")
+            if self._reply is not None:
+                return self._reply.block(kind, block, reason)
+            reply, events = self._in_reply()
+            return events + reply.block(kind, block, reason)
         if role == "user":
             block = READERS[kind](payload)
             given, events = self._in_input(payload)
@@ -278,14 +294,16 @@ class SessionReader:
         if reply is None or reply.grow is not TextDelta or payload["event_type"] != "delta":
             return self._edge("text", payload, text)
         if type(text) is not str or reply.half or not text.isascii():
-            return [reply.piece(text)]
+            text = reply.clean(text)
         return [reply.partial.grow(TextDelta(reply.index, text))]
 
     def _partial_thinking(self, payload: Payload) -> Events:
         reply, text = self._reply, payload["thinking"]
         if reply is None or reply.grow is not ThinkingDelta or payload["event_type"] != "delta":
             return self._edge("thinking", payload, text)
-        return [reply.piece(text)]
+        if type(text) is not str or reply.half or not text.isascii():
+            text = reply.clean(text)
+        return [reply.partial.grow(ThinkingDelta(reply.index, text))]
 
     def _partial_tool_call(self, payload: Payload) -> Events:
         reply, text = self._reply, payload["arguments"]
@@ -293,23 +311,25 @@ class SessionReader:
             return self._edge("tool_call", payload, text)
         if payload["tool_call_id"] != reply.call_id:
             return self._edge("tool_call", payload, text)
-        return [reply.piece(text)]
+        if type(text) is not str or reply.half or not text.isascii():
+            text = reply.clean(text)
+        return [reply.partial.grow(ToolCallDelta(reply.index, text))]
 
     def _edge(self, kind: str, payload: Payload, text: Any) -> Events:
         """A start, a stop, or a piece of a block whose start was never seen."""
         event_type, call_id, name = fragment_fields(payload)
         if type(text) is not str:
             raise TypeError("expected a string")
-        reply, events = self._in_reply()
+        reply, events = self._reply, []
+        if reply is None:
+            reply, events = self._in_reply()
         if event_type == "start" or not reply.is_open(kind, call_id):
             events += reply.start(kind, call_id, name)
         if text:
             events.append(reply.piece(text))
-        if event_type == "stop":
-            reason = modernise({"type": "model_msg", "payload": payload})["payload"].get("stop_reason", "completed")
-            if reason != "completed":
-                reply.stop_reason = reason
-        return self.folded(events)
+        if event_type == "stop" and payload.get("stop_reason", "completed") != "completed":
+            reply.stop_reason = modernise({"type": "model_msg", "payload": payload})["payload"]["stop_reason"]
+        return events
 
     def _partial_output(self, payload: Payload) -> Events:
         text = payload["output"]
@@ -324,11 +344,10 @@ class SessionReader:
 
     def _output(self, payload: Payload) -> Events:
         call = payload["tool_call_id"]
-        content = output_content(payload)  # also of ours, so that one that does not fit is told here
+        content, stop_reason = output_content(payload), payload.get("stop_reason", "completed")
         if self._ours:
-            self._outputs[call] = payload
+            self._outputs[call] = (content, stop_reason)
             return []
-        stop_reason = payload.get("stop_reason", "completed")
         name = self._names.pop(call, "")
         message = ToolResultMessage(call, name, content, None, None, stop_reason != "completed", stop_reason)
         return [*self.finish(), MessageStart(message), MessageEnd(message)]
@@ -340,11 +359,10 @@ class SessionReader:
 
     def _tool_execution_end(self, payload: Payload) -> Events:
         call, name, is_error = payload["tool_call_id"], payload["tool_name"], payload["is_error"]
-        output = self._outputs.pop(call)
-        stop_reason = output.get("stop_reason", "completed")
+        content, stop_reason = self._outputs.pop(call)
         failed = extra(payload, "result_is_error")
         result = ToolResult(
-            output_content(output),
+            content,
             payload.get("details"),
             payload.get("structured"),
             is_error if failed is None else failed,
@@ -398,6 +416,11 @@ def _depends(record: Record, kind: Any) -> bool:
     return kind == "request_end" and needs_following(record)
 
 
+_FOLDED: Final = frozenset({
+    TurnStart, TurnEnd, MessageEnd, RequestBegin, RequestEnd, CompactionBegin, CompactionEnd,
+})  # fmt: skip
+"""All that the messages of a turn and of a run depend on."""
+
 _FRAGMENTS: Final[dict[Any, Callable[[SessionReader, Payload], Events]]] = {
     "partial_text": SessionReader._partial_text,
     "partial_thinking": SessionReader._partial_thinking,
@@ -408,5 +431,10 @@ _FRAGMENTS: Final[dict[Any, Callable[[SessionReader, Payload], Events]]] = {
 _READERS: Final[dict[str, Callable[[SessionReader, Payload], Events]]] = {
     kind: getattr(SessionReader, f"_{kind}") for kind in EVENTS if kind not in PLAIN
 }
+
+_DEPENDENT: Final = ("subagent", "request_end")
+
+_RESPELT: Final = ("abort", "mcp_connect_end")
+"""Events whose old spelling does not show in the status."""
 
 _FITS: Final = {kind: predicate(kind) for kind in (*COMPLETE, *EVENTS)}
