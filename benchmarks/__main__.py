@@ -1,0 +1,114 @@
+"""Runs the workloads in fresh processes and prints what they cost."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from benchmarks import report
+
+ROOT = Path(__file__).resolve().parents[1]
+PROCESSES = 5
+
+SIZES: dict[str, tuple[int, ...]] = {
+    "W1": (10_000, 100_000, 1_000_000),
+    "W2": (50, 500, 5_000),
+    "W3": (10_000, 100_000),
+    "W4": (100, 1_000),
+}
+QUICK_SIZES: dict[str, tuple[int, ...]] = {
+    "W1": (1_000, 10_000),
+    "W2": (20, 200),
+    "W3": (1_000, 10_000),
+    "W4": (20, 200),
+}
+MEMORY = (
+    ("W1", "TextChunk", 1_000_000),
+    ("W2", "agentloop", 500),
+    ("W2", "agentloop", 5_000),
+    ("idle", "agentloop", 10_000),
+)
+QUICK_MEMORY = (
+    ("W1", "TextChunk", 100_000),
+    ("W2", "agentloop", 50),
+    ("W2", "agentloop", 500),
+    ("idle", "agentloop", 1_000),
+)
+WORKLOADS = ("W1", "W2", "W3", "W4", "W5", "W8")
+
+
+def child(*arguments: Any) -> dict[str, Any]:
+    """What one fresh process measured."""
+    command = [sys.executable, "-m", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed with {done.returncode}")
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def rows_of(workload: str, quick: bool, processes: int, tell: Callable[[str], None]) -> list[report.Row]:
+    """Measure one workload."""
+    tell(workload)
+    if workload == "W5":
+        return report.import_rows(child("benchmarks.imports", 5 if quick else 25))
+    if workload == "W8":
+        figures: dict[tuple[str, str, int], list[int]] = {}
+        for name, variant, size in QUICK_MEMORY if quick else MEMORY:
+            for who in (variant, "floor2"):
+                runs = [child("benchmarks.memory", name, who, size) for _ in range(processes)]
+                figures[name, who, size] = [run["bytes"] for run in runs]
+        return report.memory_rows(figures)
+    sizes = (QUICK_SIZES if quick else SIZES)[workload]
+    return report.timing_rows(workload, [child("benchmarks.timing", workload, *sizes) for _ in range(processes)])
+
+
+def main() -> int:
+    """Parse, measure, print. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the loop itself costs.")
+    parser.add_argument("workloads", nargs="*", metavar="W", help=f"of {', '.join(WORKLOADS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one process each")
+    parser.add_argument("--processes", type=int, help=f"fresh processes of each (default {PROCESSES}, quick 1)")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--check", action="store_true", help="exit 1 if something is over its limit")
+    given = parser.parse_args()
+    if unknown := sorted(set(given.workloads) - set(WORKLOADS)):
+        parser.error(f"expected workloads of {', '.join(WORKLOADS)}, got {', '.join(unknown)}")
+    processes = given.processes or (1 if given.quick else PROCESSES)
+    if processes < 1:
+        parser.error(f"--processes: expected at least 1, got {processes}")
+
+    def tell(workload: str) -> None:
+        if sys.stderr.isatty():
+            print(f"measuring {workload} …", file=sys.stderr)
+
+    rows = [row for name in given.workloads or WORKLOADS for row in rows_of(name, given.quick, processes, tell)]
+    machine = {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "processes": processes,
+        "packages": {name: importlib.metadata.version(name) for name in ("anyio", "attrs")},
+    }
+    if given.json:
+        print(json.dumps({**machine, "rows": [attrs.asdict(row) for row in rows]}, ensure_ascii=False))
+    else:
+        print(
+            f"Python {machine['python']}, {machine['platform']}, {machine['cores']} cores, medians of {processes} processes"
+        )
+        print(report.table(rows))
+    return int(given.check and any(row.ok is False for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
