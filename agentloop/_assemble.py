@@ -195,8 +195,7 @@ class Assembler:
 
     def _block(self, chunk: BlockChunk) -> None:
         (whole,) = content_blocks([chunk.block])
-        block = self._begin(type(whole), None)
-        block.whole, block.complete = whole, True
+        block = self._begin(type(whole), None, whole)
         if block is self._open:
             self._end_open()
 
@@ -231,9 +230,10 @@ class Assembler:
                 return held
         return None
 
-    def _begin(self, kind: type, index: int | None) -> _Block:
+    def _begin(self, kind: type, index: int | None, whole: ContentBlock | None = None) -> _Block:
         """A new block. It completes a block that has no index of the provider: such blocks come one after another."""
         block = _Block(kind, index)
+        block.whole, block.complete = whole, whole is not None
         for held in self._waiting:
             held.complete = held.complete or held.key is None
         if self._open is not None and self._open.key is None:
