@@ -15,6 +15,7 @@ import json
 import math
 import re
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -217,17 +218,17 @@ def _parsed(body: Any) -> Any:
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
     """The objects of an error body that may say something, outermost first; bounded in depth and number."""
-    queue = [(value, 0)]
-    seen = 0
-    while queue and seen < 64:
-        item, depth = queue.pop(0)
-        if isinstance(item, list):
-            queue.extend((entry, depth) for entry in item[:16])
-        elif isinstance(item, dict):
-            seen += 1
+    queue = deque([(value, 0)])
+    for _ in range(200):
+        if not queue:
+            return
+        item, depth = queue.popleft()
+        inside: list[Any] = item[:16] if isinstance(item, list) else []
+        if isinstance(item, dict):
             yield item
-            nested = [item.get(key) for key in _NESTED] if depth < 4 else []
-            queue.extend((entry, depth + 1) for entry in nested if isinstance(entry, dict | list))
+            inside = [item.get(key) for key in _NESTED]
+        if depth < 6:
+            queue.extend((entry, depth + 1) for entry in inside if isinstance(entry, dict | list))
 
 
 _NESTED = ("error", "errors", "innererror", "details", "metadata", "detail", "response")
@@ -260,7 +261,7 @@ def _compact(value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
-        text = repr(value)
+        text = f"an error object ({type(value).__name__}) that cannot be shown"
     return "" if text in ("{}", "[]") else text
 
 
