@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, NoReturn
 
 from agentloop._agreement import VALUE_RULES, ValueChecker
 from agentloop._guards import GUARDS, Guards
+from agentloop._picture import draw
 from agentloop._tables import EVENTS, Key, State, Step, read_rows, read_states, spelled
 from agentloop.events import Event, Foreign, Hook, MessageEnd, MessageStart
 from agentloop.messages import AssistantMessage, ToolResultMessage
@@ -21,7 +22,7 @@ from agentloop.messages import AssistantMessage, ToolResultMessage
 
 RUN: Final = """
 start       run-start    AgentStart > fresh
-fresh       .            TurnStart > first, CompactionBegin > compaction, Abort > aborted, AgentEnd > over
+fresh       .            CompactionBegin > compaction, TurnStart > first, Abort > aborted, AgentEnd > over
 between     .            Hook(stop) > between, TurnStart > turn, CompactionBegin > compaction
 between     .            Abort > aborted, AgentEnd > over
 opened      .            TurnStart > turn, CompactionBegin > compaction, Abort > aborted, AgentEnd > over
@@ -96,7 +97,8 @@ asked      call-order  ApprovalDecision > decided, ToolExecutionStart > running
 decided    call-order  ToolExecutionStart > running
 running    call-order  ToolExecutionUpdate > running, SubagentStarted > running, ChildEvent > running
 running    call-order  ToolExecutionEnd > ended
-ended      call-order  MessageStart(result) > answered
+ended      call-order  MessageStart(result) > answering
+answering  call-order  MessageEnd(result) > answered
 answered   call-order
 """
 
@@ -288,3 +290,12 @@ def check(events: Iterable[Event], values: bool = True, *, trace: bool = False, 
         if values:
             agreement.feed(event)
     checker.finish()
+
+
+def picture() -> str:
+    """The order of events as a drawing, made from the tables; the README shows it."""
+    return draw(ORDER, CALL_STATES, BLOCK_STATES, GROUPS["CallBegins"])
+
+
+if __name__ == "__main__":
+    print(picture())

@@ -269,7 +269,7 @@ class RunMaker:
             self.session += usage
             self.events.append(TokenUsage(self.session, usage))
         spent = None if status == "completed" else usage
-        self.events.append(RequestEnd(status, number, retry, *error, spent))
+        self.events.append(RequestEnd(status, number, retry, error[0], error[1], spent))
         self.usage += usage or Usage()
         self.broken, self.broken_at = [], len(self.messages)
         if status == "completed":
@@ -359,7 +359,7 @@ class RunMaker:
             self.messages, self.broken, self.broken_at = [], [], 0
             self.replaced = True
             self.summary = summary = self.new_summary() if mode == "summarize" else None
-        self.events.append(CompactionEnd(reason, mode, status, self.pick(attempt, attempt, None), *error, summary))
+        self.events.append(CompactionEnd(reason, mode, status, self.pick(attempt, attempt, None), error[0], error[1], summary))
         self.results = []
         return status == "completed"
 
