@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from agentloop import _shapes as shapes
-from agentloop._problems import MAX_PROBLEMS, Path, Problems, missing, one_of, shortened, unknown_field
+from agentloop._problems import MAX_PROBLEMS, Path, Problems, missing, one_of, shortened
 from agentloop._values import thaw_json
 
 logger = logging.getLogger("agentloop.tools")
@@ -249,7 +249,7 @@ def _built_in_object(schema: dict[str, Any], value: dict[str, Any], path: Path, 
         if name in properties:
             _built_in(properties[name], item, (path, name), problems)
         elif others is False:
-            problems.add((path, name), unknown_field(properties))
+            problems.add((path, name), "unknown field")
         else:
             _built_in(others, item, (path, name), problems)
     for name in _list(schema.get("required")):

@@ -16,6 +16,7 @@ import attrs
 
 from agentloop._jsontext import nesting, number_in, parse_json
 from agentloop._problems import Path, Problems, counted, missing, one_of, unknown_field
+from agentloop._results import error_text
 from agentloop._values import MAX_JSON_DEPTH, thaw_json
 
 JsonSchema = dict[str, Any]
@@ -23,6 +24,7 @@ JsonSchema = dict[str, Any]
 BOOLEAN_TEXTS = {"true": True, "True": True, "false": False, "False": False}
 _EXACT_INTEGERS = 2**53  # up to here a double holds every integer
 _DOUBLE_RANGE = 2**1023
+_MAX_REASON = 300
 
 
 class Refused(Exception):
@@ -528,9 +530,8 @@ class Object(Shape):
             return self.make(**fields)
         except Exception as error:
             name = getattr(self.make, "__name__", "the type")
-            raise Refused(
-                reading.places.get(id(value)), f"refused by {name}: {error or type(error).__name__}"
-            ) from error
+            reason = error_text(error)[:_MAX_REASON]
+            raise Refused(reading.places.get(id(value)), f"refused by {name}: {reason}") from error
 
 
 class Union(Shape):

@@ -135,11 +135,8 @@ def read_function(function: Callable[..., Any], context_type: type) -> TypedFunc
             else:
                 fields[parameter.name] = _field(parameter, annotation, reader, docstring)
     parameters = Object(fields)
-    try:
-        schema = parameters.schema()
-        definitions = reader.definitions()
-    except RecursionError:
-        raise ToolDefinitionError(f"{name}: a type that contains nothing but itself") from None
+    schema = parameters.schema()
+    definitions = reader.definitions()
     if definitions:
         schema["$defs"] = definitions
     return TypedFunction(function, name, docstring.description, kind, parameters, schema, context, parameters.fallible)

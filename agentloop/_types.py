@@ -123,22 +123,22 @@ class TypeReader:
 
     def shape(self, annotation: Any) -> shapes.Shape:
         """The shape of a type. Raises `ToolDefinitionError` for one that has no meaning here."""
+        annotation, text = described(annotation)
+        if text is not None:
+            return shapes.Described(self.shape(annotation), text)
         try:
             if annotation in _SCALARS:
                 return _SCALARS[annotation]
         except TypeError:  # an annotation without a hash
             raise self._unsupported(annotation) from None
-        annotation, text = described(annotation)
-        if text is not None:
-            return shapes.Described(self.shape(annotation), text)
         if hasattr(annotation, "__supertype__"):
             return self.shape(annotation.__supertype__)
         if type(annotation).__name__ == "TypeAliasType":
             return self._alias(annotation)
-        origin = typing.get_origin(annotation)
-        if origin is None:
-            return self._bare(annotation)
-        return self._generic(annotation, origin, typing.get_args(annotation))
+        origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+        if origin is None or (not arguments and annotation != tuple[()]):  # the latter: `typing.List` and its like
+            return self._bare(origin or annotation)
+        return self._generic(annotation, origin, arguments)
 
     def _unsupported(self, annotation: Any) -> ToolDefinitionError:
         name = annotation.__qualname__ if isinstance(annotation, type) else repr(annotation)
@@ -215,6 +215,10 @@ class TypeReader:
             except NameError as error:
                 raise self.refuse(f"cannot be resolved ({error})") from error
             reference.target = self.shape(value)
+            try:
+                _ = reference.exact
+            except RecursionError:
+                raise self.refuse("contains nothing but itself") from None
         self._open.discard(alias)
         if reference.name not in self._definitions:
             return reference.target

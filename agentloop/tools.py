@@ -12,7 +12,9 @@ import attrs
 from agentloop._docstring import read_docstring
 from agentloop._jsontext import json_text, parse_json
 from agentloop._rawschema import SchemaCheck
-from agentloop._results import NO_OUTPUT, as_result, error_text
+from agentloop._results import NO_OUTPUT as NO_OUTPUT
+from agentloop._results import as_result
+from agentloop._results import error_text as error_text
 from agentloop._shapes import Reading
 from agentloop._signature import (
     ToolKind,
@@ -30,7 +32,6 @@ from agentloop.events import AgentEnd, ChildEvent, Event, SubagentStarted
 from agentloop.messages import ContentBlock, JsonObject, ToolResult, ToolSpec, content_blocks, json_type
 
 __all__ = [
-    "NO_OUTPUT",
     "PreparedCall",
     "Tool",
     "ToolContext",
@@ -38,7 +39,6 @@ __all__ = [
     "ToolKind",
     "ToolSink",
     "as_result",
-    "error_text",
     "tool",
 ]
 
