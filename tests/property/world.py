@@ -89,6 +89,8 @@ def calls(draw: st.DrawFn, names: tuple[str, ...] = TOOLS) -> Any:
 
 
 usages = st.builds(lambda a, b: UsageChunk(Usage(a, 0, b)), st.integers(0, 9), st.integers(0, 9))
+
+
 @attrs.frozen
 class Raise:
     """A step of a script that raises a fresh exception each time it is played."""
@@ -125,8 +127,19 @@ def replies(draw: st.DrawFn, names: tuple[str, ...] = TOOLS, broken: bool = True
         st.just(sleep(0.5)),
     )
     steps = draw(st.lists(block, max_size=5))
-    endings = [None, None, None, Finish("stop"), Finish("length"), Finish("pause"), Finish("refusal"), Finish("unknown")]
-    ending = draw(st.one_of(st.sampled_from(endings), st.sampled_from([CUT, STALL]) | errors if broken else st.just(None)))
+    endings = [
+        None,
+        None,
+        None,
+        Finish("stop"),
+        Finish("length"),
+        Finish("pause"),
+        Finish("refusal"),
+        Finish("unknown"),
+    ]
+    ending = draw(
+        st.one_of(st.sampled_from(endings), st.sampled_from([CUT, STALL]) | errors if broken else st.just(None))
+    )
     if ending is not None:
         steps = [*steps, ending]
     return steps
@@ -156,7 +169,9 @@ def plans(draw: st.DrawFn, **fixed: Any) -> Plan:
     drawn: dict[str, Any] = {
         "replies": tuple(draw(st.lists(st.one_of(replies(), interleaved()), max_size=4))),
         "prompts": tuple(draw(st.lists(st.sampled_from(["go", "and this"]), min_size=1, max_size=2))),
-        "steering": tuple(draw(st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["left", "right"])), max_size=2))),
+        "steering": tuple(
+            draw(st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["left", "right"])), max_size=2))
+        ),
         "follow_ups": tuple(draw(st.lists(st.sampled_from(["more", "yet more"]), max_size=1))),
         "abort_after": draw(st.none() | st.integers(0, 40)),
         "deadline": draw(st.sampled_from([None, None, None, 0.7, 3.0, -1.0])),
