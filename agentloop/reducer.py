@@ -163,6 +163,8 @@ class State:
     @property
     def all_messages(self) -> tuple[AgentMessage, ...]:
         """`new_messages` with the last attempt's uncommitted reply and results in their place (G10)."""
+        if not self.uncommitted:
+            return self.new_messages
         cut = self.uncommitted_at
         return (*self.messages[self.context_length : cut], *self.uncommitted, *self.messages[cut:])
 

@@ -1,0 +1,179 @@
+"""G12 and G13: effects wait for the consumer, nothing else does, and nothing runs far ahead."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop import (
+    AgentEnd,
+    ApprovalRequest,
+    Config,
+    Context,
+    MessageUpdate,
+    RequestBegin,
+    TextDelta,
+    ToolContext,
+    ToolExecutionStart,
+    ToolExecutionUpdate,
+    agent_loop,
+    tool,
+)
+from agentloop.grammar import check
+from agentloop.model import Finish
+from agentloop.testing import ScriptedModel, call, collect, wait_all_blocked
+
+from .world import Plan, World, plans
+
+pytestmark = pytest.mark.anyio
+
+
+@given(plan=plans())
+async def test_g12_no_effect_before_the_consumer_came_back(plan: Plan) -> None:
+    """Requests, polls, hooks and questions begin while the consumer waits for more; a tool once its start was consumed and
+    the consumer had come back after it."""
+    world = World(plan)
+    await world.play()
+    requests = [n for n, event in enumerate(world.events) if isinstance(event, RequestBegin)]
+    starts = {e.tool_call_id: n for n, e in enumerate(world.events) if isinstance(e, ToolExecutionStart)}
+    asked = {e.tool_call_id: n for n, e in enumerate(world.events) if isinstance(e, ApprovalRequest)}
+    for kind, subject, seen, waiting in world.effects:
+        if kind == "tool":
+            assert seen > starts[subject]
+            assert seen > starts[subject] + 1 or waiting
+            continue
+        assert waiting, f"{kind} began while the consumer was busy"
+        if kind == "request":
+            assert seen - 1 in requests
+        elif kind == "approve":
+            assert seen > asked[subject]
+
+
+async def test_g12_a_log_that_is_written_first_is_ahead_of_every_effect() -> None:
+    """A consumer that stores each event before it asks for the next has stored the start before the tool runs."""
+    stored: list[Any] = []
+    witnessed = []
+
+    @tool
+    async def look(ctx: ToolContext) -> str:
+        """Look at the log."""
+        witnessed.append([e.tool_call_id for e in stored if isinstance(e, ToolExecutionStart)])
+        return "ok"
+
+    model = ScriptedModel([[call("look", id="a"), call("look", id="b")], "done"])
+    async for event in agent_loop(["go"], Context(tools=[look]), Config(model=model)):
+        stored.append(event)
+        await wait_all_blocked()  # whatever could run ahead has run
+    assert witnessed == [["a", "b"], ["a", "b"]]
+
+
+@given(ahead=st.sampled_from([0, 1, 5, 64]), stop=st.integers(1, 40))
+async def test_g13_at_most_run_ahead_chunks_are_read_ahead(ahead: int, stop: int) -> None:
+    """While the consumer is busy the model's stream is read at most `run_ahead` chunks further, also if they say nothing."""
+    read = [0]
+    done = [0]
+
+    async def model(request: Any) -> AsyncIterator[Any]:
+        for n in range(200):
+            read[0] = n + 1
+            yield f"{n} "
+        yield Finish("stop")
+
+    run = agent_loop(["go"], Context(), Config(model=model, run_ahead=ahead))
+    async for event in run:
+        if isinstance(event, MessageUpdate) and isinstance(event.delta, TextDelta):
+            done[0] += 1
+            await wait_all_blocked()
+            # one chunk is being read (asked for), the others were read ahead of this delta
+            assert read[0] <= done[0] + max(ahead, 1)
+            if done[0] == stop:
+                break
+    await run.aclose()
+
+
+async def test_g13_between_effects_nothing_waits() -> None:
+    """Events between two effects are handed over in batches: a chatty reply costs few turns of the event loop."""
+    turns = [0]
+
+    async def count() -> None:
+        while True:
+            turns[0] += 1
+            await anyio.lowlevel.checkpoint()
+
+    async def model(request: Any) -> AsyncIterator[Any]:
+        for _ in range(6400):
+            yield "x"
+        yield Finish("stop")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(count)
+        events = await collect(agent_loop(["go"], Context(), Config(model=model)))
+        group.cancel_scope.cancel()
+    assert len(events) > 6400
+    assert turns[0] < 6400 / 64 * 8
+
+
+async def test_g13_progress_over_the_bound_replaces_the_oldest_of_the_same_call() -> None:
+    """A burst of progress keeps the newest; the other call's progress stays."""
+
+    @tool
+    async def burst(name: str, ctx: ToolContext) -> str:
+        """Report a lot."""
+        for n in range(50):
+            ctx.progress(f"{name}{n}")
+        return "ok"
+
+    model = ScriptedModel([[call("burst", {"name": "a"}, id="a"), call("burst", {"name": "b"}, id="b")], "done"])
+    events = []
+    async for event in agent_loop(["go"], Context(tools=[burst]), Config(model=model, run_ahead=8)):
+        events.append(event)
+        await wait_all_blocked()
+    check(events)
+    for id in "ab":
+        seen = [e.partial_result.text for e in events if isinstance(e, ToolExecutionUpdate) and e.tool_call_id == id]
+        assert seen[-1] == f"{id}49"
+        assert len(seen) <= 9
+
+
+@pytest.mark.parametrize("kind", ["async", "sync", "stream"])
+async def test_g13_output_waits_for_the_consumer(kind: str) -> None:
+    """Streamed output is never dropped: the tool waits, a worker thread blocks."""
+    written = [0]
+
+    async def awaited(ctx: ToolContext) -> None:
+        for n in range(100):
+            await ctx.output(f"{n},")
+            written[0] = n + 1
+
+    def blocked(ctx: ToolContext) -> None:
+        for n in range(100):
+            ctx.output(f"{n},")
+            written[0] = n + 1
+
+    async def streamed(ctx: ToolContext) -> AsyncIterator[str]:
+        for n in range(100):
+            yield f"{n},"
+            written[0] = n + 1
+
+    writer = tool(name="writer", description="Write.")({"async": awaited, "sync": blocked, "stream": streamed}[kind])
+    model = ScriptedModel([[call("writer")], "done"])
+    events = []
+    seen = 0
+    async for event in agent_loop(["go"], Context(tools=[writer]), Config(model=model, run_ahead=4)):
+        events.append(event)
+        if isinstance(event, ToolExecutionUpdate):
+            seen += 1
+            assert written[0] <= seen + 5
+    check(events)
+    said = "".join(e.delta for e in events if isinstance(e, ToolExecutionUpdate) and e.delta)
+    assert said == "".join(f"{n}," for n in range(100))
+    end = events[-1]
+    assert isinstance(end, AgentEnd)
+    assert end.messages[2].text == said  # type: ignore[union-attr]
+    assert threading.active_count() < 50
