@@ -153,12 +153,14 @@ class TraceWriter:
         redact: Redact | None = mask_secrets,
         fsync: Fsync = "never",
         clock: Clock = time.time,
+        lock: SessionLock | None = None,
     ) -> None:
         """`meta` is the `session_meta` that heads the next new file; its session has no file yet, or goes on with
         `after`.
 
         `rotate`: the context of `after` is closed, so the next record opens the next file, repeating the records of
-        `opening`. `redact` is asked about every record before it is stored (None: nothing is masked).
+        `opening`. `lock` is the session's, where the caller has it already. `redact` is asked about every record
+        before it is stored (None: nothing is masked).
 
         Nothing is written before the first record. Raises `TraceLocked` when the session has another writer,
         `ValueError` when its id cannot be part of a file's name, `TraceWriteError` when the folder cannot be written
@@ -178,7 +180,7 @@ class TraceWriter:
         self._torn = False
         self._closed = False
         self._mutex = threading.Lock()
-        self._lock = SessionLock(self._traces, self.session_id)
+        self._lock = lock or SessionLock(self._traces, self.session_id)
         if after is None and (known := latest_file(traces, self.session_id)):
             self.close()
             raise TraceWriteError(f"session {self.session_id}: expected a new session, got one with files ({known})")

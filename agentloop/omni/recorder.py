@@ -1,0 +1,254 @@
+"""`record`: any stream of events, each on disk before its consumer sees it.
+
+    async for event in record(agent_loop(messages, context, config), trace):
+        ...
+
+With the kernel's lockstep (no effect before the consumer has come back for more) this is a write-ahead log: no
+`tool_execution_start` on disk, no tool ran. No cancel scope or task group is held across a step.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from inspect import isawaitable
+from types import TracebackType
+from typing import Any, Final, Literal, TypeAlias
+
+import anyio
+
+from agentloop.errors import TraceWriteError
+from agentloop.events import ChildEvent, Event, MessageUpdate, TextDelta, ThinkingDelta, ToolCallDelta
+from agentloop.omni._calls import GRACE, Call, start_call
+from agentloop.omni.codec import Encoder, TraceFilter
+from agentloop.omni.records import Clock, Record
+from agentloop.omni.redact import mask_secrets
+from agentloop.omni.trace import Redact, TraceWriter
+
+__all__ = ["Policy", "Recording", "Sink", "record"]
+
+Sink: TypeAlias = Callable[[Record], Awaitable[Any] | None]
+"""A place of one's own for records, called with one at a time; usually async."""
+
+Policy: TypeAlias = Literal["fail", "warn"]
+"""What a record that cannot be written does: end the run with `TraceWriteError`, or be said once while the run goes
+on."""
+
+_log = logging.getLogger(__name__)
+
+_PIECES: Final = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
+
+
+def record(
+    events: AsyncIterable[Event],
+    trace: TraceWriter | Sink,
+    *,
+    policy: Policy = "fail",
+    write_timeout: float = 5.0,
+    redact: Redact | None = mask_secrets,
+    clock: Clock = time.time,
+) -> Recording:
+    """The same events, each recorded before it is handed over. Events of children are theirs to record.
+
+    `trace` is a `TraceWriter`, or a sink: then `redact` is asked about each record first (a writer has its own), and
+    a sink that does not take a record within `write_timeout` seconds has failed; it is cancelled, and not asked
+    again.
+
+    With the policy `fail` a record that cannot be written closes the run and raises `TraceWriteError` from the step;
+    its event is not handed over, so nothing that follows from it happens. With `warn` the run goes on and a warning
+    is logged once.
+
+    Leaving early (`aclose`, or dropping it) closes the wrapped run. A step that is cancelled while a sink is awaited
+    ends the run, as any cancelled step does; inside `running(record(…))` the next step goes on with that very record.
+    """
+    if policy not in ("fail", "warn"):
+        raise ValueError(f"policy: expected fail or warn, got {policy!r}")
+    return Recording(events, trace, policy, write_timeout, redact, clock)
+
+
+class Recording(AsyncGenerator[Event, None]):
+    """An async iterator of the events that it has recorded. Made by `record`; one step at a time."""
+
+    def __init__(
+        self,
+        events: AsyncIterable[Event],
+        trace: TraceWriter | Sink,
+        policy: Policy,
+        write_timeout: float,
+        redact: Redact | None,
+        clock: Clock,
+    ) -> None:
+        """See `record`."""
+        self.lost = 0
+        """Records that could not be written."""
+        self._source = events
+        self._events = aiter(events)
+        self._encoder = Encoder(clock)
+        self._writer = trace if isinstance(trace, TraceWriter) else None
+        self._sink: Sink | None = None if isinstance(trace, TraceWriter) else trace
+        self._filter = TraceFilter()
+        self._redact = redact
+        self._policy = policy
+        self._write_timeout = write_timeout
+        self._open: tuple[Event, list[Record]] | None = None  # an event whose records are not all written
+        self._call: Call | None = None  # the sink, at the first of those records
+        self._stepping = False
+        self._closed = False
+        self._keep = False
+
+    def __aiter__(self) -> Recording:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event, recorded. Raises `StopAsyncIteration` after the last, and `TraceWriteError` (policy
+        `fail`)."""
+        if self._closed:
+            raise StopAsyncIteration
+        if self._stepping:
+            raise RuntimeError("this recording is being stepped already: one step at a time")
+        self._stepping = True
+        try:
+            return await self._step()
+        finally:
+            self._stepping = False
+
+    async def _step(self) -> Event:
+        if self._open is None:
+            event = await anext(self._events)
+            kind = type(event)
+            if kind is ChildEvent or (kind is MessageUpdate and type(event.delta) in _PIECES):  # type: ignore[union-attr]
+                return event
+            self._open = event, await self._encoded(event)
+        event, records = self._open
+        while records:
+            try:
+                await self._store(records[0])
+            except TraceWriteError as error:
+                await self._failed(error)
+            del records[0]
+        self._open = None
+        return event
+
+    async def _encoded(self, event: Event) -> list[Record]:
+        try:
+            return self._encoder.encode(event)
+        except (TypeError, ValueError) as error:  # an application's own message that JSON cannot say
+            wrapped = TraceWriteError(f"expected an event that can be a record, got {error}")
+            wrapped.__cause__ = error
+            await self._failed(wrapped)
+            return []
+
+    async def _failed(self, error: TraceWriteError) -> None:
+        """A record could not be written: end the run, or say so once."""
+        self.lost += 1
+        if self._policy == "fail":
+            await self._close()
+            raise error
+        if self.lost == 1:
+            _log.warning("the run goes on, but its trace is not complete: %s", error)
+
+    # ------------------------------------------------------------ writing
+
+    async def _store(self, record: Record) -> None:
+        if self._writer is not None:
+            self._writer.write(record)
+        elif self._sink is not None:
+            await self._offer(self._sink, record)
+        elif self._filter.keep(record):
+            raise TraceWriteError("expected a sink, got one that was given up")
+
+    async def _offer(self, sink: Sink, record: Record) -> None:
+        """Give one record to the sink, or wait further for it to take that which it has."""
+        if self._call is None:
+            try:
+                kept = self._kept(record)
+                answer = None if kept is None else sink(kept)
+            except Exception as error:
+                raise TraceWriteError(f"expected the sink to take a record, got {error!r}") from error
+            if not isawaitable(answer):
+                return
+            self._call = start_call(answer)
+        await self._await_sink(self._call)
+
+    def _kept(self, record: Record) -> Record | None:
+        if not self._filter.keep(record):
+            return None
+        return record if self._redact is None else self._redact(record)
+
+    async def _await_sink(self, call: Call) -> None:
+        try:
+            over = await call.wait(self._write_timeout)
+        except BaseException:
+            if not self._keep:
+                await self._close()
+            raise
+        if self._closed:
+            raise StopAsyncIteration
+        if not over:
+            await self._give_up()
+            raise TraceWriteError(f"expected the sink to take a record within {self._write_timeout:g} s, got no answer")
+        self._call = None
+        if isinstance(call.error, KeyboardInterrupt | SystemExit):
+            await self._close()
+            raise call.error
+        if call.error is not None:
+            raise TraceWriteError(f"expected the sink to take a record, got {call.error!r}") from call.error
+
+    async def _give_up(self) -> None:
+        """Cancel what the sink is doing; one that goes on all the same is left alone, and never asked again."""
+        self._sink = None
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+            with anyio.CancelScope(shield=True):
+                if not await call.wait(GRACE):
+                    _log.warning("a sink did not stop after its cancellation; it is left to itself")
+
+    # ------------------------------------------------------------ the end
+
+    async def _close(self) -> None:
+        self._closed = True
+        await self._give_up()
+        close = getattr(self._events, "aclose", None)
+        if close is not None:
+            with anyio.CancelScope(shield=True):
+                await close()
+
+    async def aclose(self) -> None:
+        """Close the wrapped run and await its end. What is not written yet is not written. A second call does
+        nothing."""
+        if not self._closed:
+            await self._close()
+
+    async def asend(self, value: None) -> Event:
+        """The same as `__anext__`; nothing can be sent in."""
+        if value is not None:
+            raise TypeError("nothing can be sent into a recording")
+        return await self.__anext__()
+
+    async def athrow(
+        self,
+        typ: type[BaseException] | BaseException,
+        val: BaseException | object = None,
+        tb: TracebackType | None = None,
+        /,
+    ) -> Event:
+        """Close the run, then raise the given exception."""
+        await self.aclose()
+        if isinstance(typ, BaseException):
+            raise typ
+        raise typ() if val is None else typ(val)
+
+    def skip_wait(self) -> bool:
+        """End a retry's wait of the wrapped run now; False when none is going on (or it is no run)."""
+        skip = getattr(self._events, "skip_wait", None)
+        return bool(skip()) if skip is not None else False
+
+    def keep_alive(self) -> None:
+        """A cancelled step no longer ends the run; whoever asks for this closes it (`running` does both)."""
+        self._keep = True
+        keep = getattr(self._events, "keep_alive", None)
+        if keep is not None:
+            keep()
