@@ -101,8 +101,8 @@ class LegalBuilder:
     """The legal form of the messages so far (`out`). `ids` are those of the calls to come, as far as they are known."""
 
     __slots__ = (
-        "_ids", "_made", "_next", "_numbers", "_pending", "_problem", "_received", "_repaired", "_repairs", "_shown",
-        "_slots", "_used", "out",
+        "_ids", "_next", "_numbers", "_pending", "_problem", "_received", "_repaired", "_repairs", "_shown",
+        "_slots", "_used", "made", "out",
     )  # fmt: skip
 
     def __init__(self, ids: set[str]) -> None:
@@ -111,7 +111,7 @@ class LegalBuilder:
         self._next = 0  # the place in `out` where a message in good order stands
         self._ids = ids  # as they came; those that are made up avoid them
         self._used: set[str] = set()
-        self._made: set[str] = set()
+        self.made: set[str] = set()
         self._numbers: dict[str, int] = {}
         self._slots: dict[str, list[int]] = {}
         """Id as it came → free places for results of the latest reply that has it, the first one last."""
@@ -125,7 +125,7 @@ class LegalBuilder:
 
     def append(self, index: int, message: object) -> None:
         """Take the message that stands at `index` of the caller's list; never raises."""
-        self._received += 1
+        self._received = index + 1
         if isinstance(message, ToolResultMessage):
             self._add_result(index, message)
         elif isinstance(message, AssistantMessage):
@@ -140,11 +140,7 @@ class LegalBuilder:
 
     def must_rename(self, message: object) -> bool:
         """Whether this message has a call whose id was already made up for another one: build again, knowing it."""
-        return bool(
-            self._made
-            and isinstance(message, AssistantMessage)
-            and not self._made.isdisjoint(call.id for call in calls_of(message.content))
-        )
+        return isinstance(message, AssistantMessage) and any(call.id in self.made for call in calls_of(message.content))
 
     def _add_user(self, index: int, message: UserMessage) -> None:
         content = self._clean(index, message.content, _ASKING_BLOCKS)
@@ -167,7 +163,7 @@ class LegalBuilder:
             return
         self._ids.update([call.id for call in sent])
         calls = [self._legal_call(index, call) for call in sent]
-        if not all(map(operator.is_, calls, sent)):
+        if calls != sent:
             legal = iter(calls)
             content = tuple([next(legal) if isinstance(block, ToolCall) else block for block in content])
         self._put(message, content)
@@ -210,10 +206,14 @@ class LegalBuilder:
         first = len(self.out)
         self.out += [_PENDING] * len(calls)
         self._pending.update(enumerate(calls, first))
-        slots: dict[str, list[int]] = {}
+        slots = self._slots
         for place in range(len(self.out) - 1, first - 1, -1):
-            slots.setdefault(sent[place - first].id, []).append(place)
-        self._slots.update(slots)
+            call_id = sent[place - first].id
+            places = slots.get(call_id)
+            if places and places[0] >= first:  # the id stands twice in this very reply
+                places.append(place)
+            else:
+                slots[call_id] = [place]
 
     def _legal_result(self, index: int, message: ToolResultMessage, place: int) -> ToolResultMessage:
         call = self._pending.pop(place, None)
@@ -250,17 +250,18 @@ class LegalBuilder:
         while (made := f"{call_id or 'call'}#{number}") in self._used or made in self._ids:
             number += 1
         self._numbers[call_id] = number + 1
-        self._made.add(made)
+        self.made.add(made)
         return made
 
     def _clean(
         self, index: int, content: tuple[ContentBlock, ...], allowed: tuple[type, ...]
     ) -> tuple[ContentBlock, ...]:
         """The blocks that this role may have and that are not empty; the same tuple if that is all of them."""
-        for block in content:
+        for block in content:  # most contents are texts and calls, and fine
             kind = type(block)
             if kind is Text:
-                if is_blank(block.text):  # type: ignore[union-attr]
+                text = block.text  # type: ignore[union-attr]
+                if not text or text.isspace():
                     break
             elif kind is not ToolCall or allowed is not _REPLY_BLOCKS:
                 break

@@ -170,13 +170,14 @@ class LegalHistory:
 
     def append(self, message: AgentMessage) -> None:
         """Add a message at the end; amortised constant time."""
-        self._kept.append(message)
+        kept, builder = self._kept, self._builder
+        kept.append(message)
         if isinstance(message, CustomMessage):
             _log_custom(message)
-        elif self._builder.must_rename(message):
-            self._builder = _build(self._kept, drop_custom=True)
+        elif builder.made and builder.must_rename(message):
+            self._builder = _build(kept, drop_custom=True)
         else:
-            self._builder.append(len(self._kept) - 1, message)
+            builder.append(len(kept) - 1, message)
 
     def extend(self, messages: Iterable[AgentMessage]) -> None:
         """Add several."""
