@@ -70,6 +70,7 @@ class Guards:
         "_committed",
         "_connected",
         "_counted",
+        "_given",
         "_ids",
         "_listed",
         "_no_turn",
@@ -102,6 +103,7 @@ class Guards:
         self._no_turn = self._connected = self._listed = self._counted = False
         self._attempt = 0
         self._retry = self._committed = True
+        self._given: type = object  # the class of the open input
         self._ids: set[str] = set()
         self._block = self.closed
         self._blocks = 0
@@ -162,6 +164,12 @@ class Guards:
         message = event.message
         if type(message) is ToolResultMessage and message.tool_call_id in self._ids:
             self._fail("result-place", f"a result of this run's call {message.tool_call_id!r} in the place of an input")
+        self._given = type(message)
+
+    def _input_end(self, event: MessageEnd, other: State) -> None:
+        if type(event.message) is not self._given:
+            got = type(event.message).__name__
+            self._fail("message-pair", f"MessageEnd.message: expected a {self._given.__name__}, got a {got}")
 
     def _connect(self, event: McpConnectBegin, other: State) -> None:
         if self._connected:
@@ -403,6 +411,7 @@ GUARDS: dict[str, Guard] = {
     "TurnEnd": Guards._turn_end,
     "CompactionEnd": Guards._compaction_end,
     "MessageStart(input)": Guards._input,
+    "MessageEnd(input)": Guards._input_end,
     "McpConnectBegin": Guards._connect,
     "ToolListReady": Guards._tools,
     "RequestBegin": Guards._request_begin,
