@@ -251,14 +251,27 @@ class Walk:
         taken, self.pending = self.pending[: request.mark], self.pending[request.mark :]
         self.history += self._answers(taken)
         self.history += [item for item in taken if not item.is_output]
-        self.last_reply = request.outputs
-        for item in request.outputs:
+        self.last_reply = self._one_reply(request)
+        for item in self.last_reply:
             if item.payload["type"] != "tool_call":
                 self.history.append(item)
             elif item.payload.get("stop_reason", "completed") == "completed":
                 self.history.append(self._committed_call(item))
         if self.span is None:
             self.turns += 1
+
+    def _one_reply(self, request: _Request) -> list[Item]:
+        """The blocks that were committed, as one message. Where lines are missing two attempts may look like one
+        request: what the lifecycle says was not committed is left out."""
+        committed: list[Item] = []
+        for item in request.outputs:
+            if item.message.end.get("stop_reason") in (None, "completed"):
+                committed.append(item)
+            elif item.payload["type"] == "tool_call":
+                self._dropped.add(item.payload["tool_call_id"])
+        for item in committed:
+            item.message = committed[-1].message
+        return committed
 
     def _committed_call(self, item: Item) -> Item:
         payload = item.payload

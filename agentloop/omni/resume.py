@@ -234,8 +234,8 @@ def _summary(walk: Walk) -> UserMessage | None:
     if walk.closed is None or walk.closed["payload"].get("mode") == "discard":
         return None
     recorded = _recorded_summary(walk.closed["payload"])
-    if recorded is not None:
-        return recorded if recorded.text.strip() else None
+    if recorded is not None and recorded.text.strip():
+        return recorded
     texts = [item.payload["text"] for item in walk.last_reply if item.payload["type"] == "text"]
     words = summary_text("".join(texts))
     return user(marked("context_summary", words)) if words else None
