@@ -103,10 +103,10 @@ class OpenAIChat:
             client = self._clients.get()
             response = await _ask(client, body)
             stream = SdkStream(response)
-            mark = _EndMark(response.response)
             if (answer := await stream.answer()) is not None:
                 for chunk in reader.read(answer):
                     yield chunk
+            mark = _EndMark(response.response)
             while answer is None and (event := await _next(stream, reader.finish_reason is not None)) is not END:
                 for chunk in reader.read(_plain(event)):
                     yield chunk
@@ -175,3 +175,6 @@ class _EndMark:
         piece: bytes = await anext(self._bytes)
         self._tail = (self._tail + piece[-256:])[-256:]
         return piece
+
+    async def aclose(self) -> None:
+        await self._bytes.aclose()

@@ -146,9 +146,15 @@ class Case:
 
 
 def load_cases(
-    folder: str | Path, *, only: str | None = None, api: str | None = None, kinds: Iterable[str] = ("stream", "error")
+    folder: str | Path,
+    *,
+    only: str | None = None,
+    api: str | None = None,
+    kinds: Iterable[str] = ("stream", "error"),
+    longest: int | None = None,
 ) -> list[Case]:
-    """The cases of a folder, in the order of its index; `only` is a shell pattern or a part of the name."""
+    """The cases of a folder, in the order of its index. `only` is a shell pattern or a part of the name, `longest` a
+    number of bytes."""
     folder = Path(folder)
     entries = json.loads((folder / "index.json").read_bytes())["cases"]
     return [
@@ -156,6 +162,7 @@ def load_cases(
         for entry in entries
         if entry["kind"] in set(kinds)
         and (api is None or entry["api"] == api)
+        and (longest is None or entry["bytes"] <= longest)
         and (only is None or only in entry["case"] or fnmatch.fnmatch(entry["case"], only))
     ]
 
@@ -281,18 +288,18 @@ def run_folder(
     api: str | None = None,
     chop: str = "",
     backend: str = "asyncio",
+    longest: int | None = None,
     report: Callable[[Result], object] | None = None,
 ) -> list[Result]:
     """Run a folder's `stream` and `error` cases; `report` gets each result as it comes.
 
-    `only` is a shell pattern or a part of a case's name, `api` an API, `chop` as in `Play`, `backend` one of
-    `BACKENDS`.
+    `only`, `api` and `longest` choose as in `load_cases`; `chop` is that of `Play`, `backend` one of `BACKENDS`.
     """
 
     async def run() -> list[Result]:
         results = []
         with WireServer() as server:
-            for case in load_cases(folder, only=only, api=api):
+            for case in load_cases(folder, only=only, api=api, longest=longest):
                 results.append(await check_case(case, server, chop=chop))
                 if report is not None:
                     report(results[-1])
