@@ -1,1 +1,79 @@
-"""placeholder."""
+"""The command `agentloop`: its subcommands, each in a file of its own that is loaded only when it is used."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol, cast
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "run": "run an agent on a prompt and show what it does",
+}
+"""Subcommands, with a line each. A subcommand is the module `agentloop.cli.NAME`."""
+
+USAGE_ERROR = 2
+BROKEN_PIPE = 141  # 128 and the number of the signal, as shells count it
+
+
+class UsageError(Exception):
+    """The command line asks for something that cannot be; its text is one line."""
+
+
+class Command(Protocol):
+    """What the module of a subcommand has."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Describe the arguments."""
+        ...
+
+    def main(self, arguments: argparse.Namespace) -> int:
+        """Do it; returns the exit code."""
+        ...
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (default: the process's own) and return its exit code; 2 for a wrong one."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    chosen = given[0] if given and given[0] in COMMANDS else None
+    parser = _parser(chosen)
+    parsed = parser.parse_args(given)
+    parsed.own_process = arguments is None  # then a tool that hangs need not hold up its end
+    if parsed.command is None:
+        parser.print_help()
+        return USAGE_ERROR
+    try:
+        return _load(parsed.command).main(parsed)
+    except UsageError as error:
+        print(f"agentloop {parsed.command}: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except BrokenPipeError:
+        _forget_stdout()
+        return BROKEN_PIPE
+
+
+def _load(name: str) -> Command:
+    return cast(Command, importlib.import_module(f"agentloop.cli.{name}"))
+
+
+def _parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The parser; only the chosen subcommand's module is loaded to describe its arguments."""
+    from agentloop import __version__
+
+    parser = argparse.ArgumentParser(prog="agentloop", description="The agent loop, from the command line.")
+    parser.add_argument("--version", action="version", version=f"agentloop {__version__}")
+    subcommands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, line in COMMANDS.items():
+        subparser = subcommands.add_parser(name, help=line, description=line.capitalize() + ".")
+        if name == chosen:
+            _load(name).add_arguments(subparser)
+    return parser
+
+
+def _forget_stdout() -> None:
+    """Nobody reads any more: let what is still buffered go nowhere, so that the interpreter's end says nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

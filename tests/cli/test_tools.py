@@ -86,7 +86,7 @@ def tree(root: Path) -> None:
 
 
 async def test_list_files(tmp_path: Path) -> None:
-    """Names are sorted and relative, folders end in a slash, hidden ones are left out; patterns and depth are obeyed."""
+    """Names are sorted and relative, folders end in a slash, hidden ones are left out; patterns are obeyed."""
     tree(tmp_path)
     assert (await use(tmp_path, "list_files")).text == "a.py\nb.py\ndocs/\nnotes.txt"
     found = await use(tmp_path, "list_files", pattern="*.py", recursive=True)
@@ -98,7 +98,7 @@ async def test_list_files(tmp_path: Path) -> None:
 
 
 async def test_list_files_is_bounded(tmp_path: Path) -> None:
-    """A folder of thousands gives its first 500 names, says how many more there are, and reports progress on the way."""
+    """A folder of thousands gives its first 500 names, says how many more there are, and reports progress."""
     for n in range(1200):
         (tmp_path / f"{n:04}.txt").touch()
     sink = Sink()

@@ -1,0 +1,7 @@
+"""`python -m agentloop` is the command `agentloop`."""
+
+import sys
+
+from agentloop.cli import main
+
+sys.exit(main())

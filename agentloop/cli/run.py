@@ -1,0 +1,174 @@
+"""`agentloop run`: one prompt, live in the terminal, plain in a pipe, or as records.
+
+Exit codes: 0 the run completed · 1 it failed for good · 2 the command line was wrong · 75 it failed in a way that may pass
+(try again) · 130 it was aborted · 141 nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import AsyncGenerator
+from typing import Final, Protocol
+
+import anyio
+
+from agentloop.abort import AbortSignal
+from agentloop.cli import UsageError
+from agentloop.cli._interrupt import interrupts
+from agentloop.cli._leave import Fuse, LastResort
+from agentloop.cli._streams import Output
+from agentloop.cli.choose import MODELS_HELP, choose_model, choose_tools
+from agentloop.config import Config
+from agentloop.context import Context
+from agentloop.events import AgentEnd, Event
+from agentloop.loop import agent_loop, running
+from agentloop.messages import user
+
+EXIT_CODES: Final = {"completed": 0, "fatal": 1, "retryable": 75, "aborted": 130}
+_PACE = 0.02
+"""Seconds between chunks of the offline model, where somebody watches."""
+
+
+class Printer(Protocol):
+    """What shows a run."""
+
+    def show(self, event: Event) -> None:
+        """Take the next event."""
+        ...
+
+    def tick(self) -> None:
+        """Bring up to date what moves by itself."""
+        ...
+
+    def close(self) -> None:
+        """The run is over: say how, and leave the terminal in order."""
+        ...
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `agentloop run`."""
+    parser.add_argument("prompt", nargs="+", metavar="PROMPT", help="what to ask; - reads it from standard input")
+    parser.add_argument("--model", default="offline", metavar="MODEL", help=f"{MODELS_HELP}; default: offline")
+    parser.add_argument("--base-url", metavar="URL", help="where the provider's API is, for servers that speak it")
+    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
+    parser.add_argument(
+        "--tools",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="offer a tool, a function or several of them",
+    )
+    parser.add_argument("--no-default-tools", action="store_true", help="do not offer the example tools")
+    parser.add_argument("--max-turns", type=_at_least_one, metavar="N", help="end after this many turns")
+    parser.add_argument("--deadline", type=_seconds, metavar="SECONDS", help="end after this time")
+    parser.add_argument(
+        "--prices",
+        type=_prices,
+        metavar="IN,OUT[,CACHED]",
+        help="prices of a million tokens, to show what the run costs",
+    )
+    parser.add_argument("--json", action="store_true", help="print records, one JSON object a line")
+    parser.add_argument("--verbose", action="store_true", help="show the log on standard error")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Run the prompt; returns the exit code that the run's end stands for."""
+    _set_up_log(arguments.verbose)
+    output = Output()
+    prompt = _prompt(arguments.prompt)
+    abort = AbortSignal()
+    model = choose_model(arguments.model, arguments.base_url, pace=_PACE if output.live and not arguments.json else 0.0)
+    tools = choose_tools(arguments.tools, examples=not arguments.no_default_tools)
+    config = Config(model=model, abort=abort, max_turns=arguments.max_turns, deadline=arguments.deadline)
+    printer = output.printer(as_json=arguments.json, prices=arguments.prices)
+    if arguments.model == "offline" and not arguments.json:
+        output.remark("offline model: fixed rules, no language model (--model chooses another)")
+    run = agent_loop([user(prompt)], Context(arguments.system, tools=tools), config)
+    last_resort = LastResort(arguments.own_process)
+    with interrupts(abort, output.in_order):
+        return last_resort.leave(run_to_end(run, printer, last_resort))
+
+
+def run_to_end(events: AsyncGenerator[Event, None], printer: Printer, last_resort: LastResort) -> int:
+    """Show a run to its end, from synchronous code; returns the exit code that its end stands for."""
+    with last_resort.armed() as fuse:
+        try:
+            return anyio.run(_show, events, printer, fuse)
+        except BaseExceptionGroup as group:
+            raise _only(group) from None
+
+
+async def _show(events: AsyncGenerator[Event, None], printer: Printer, fuse: Fuse) -> int:
+    code = EXIT_CODES["fatal"]  # for a stream that breaks off
+    try:
+        async with anyio.create_task_group() as group, running(events):
+            group.start_soon(_tick, printer)
+            async for event in events:
+                printer.show(event)
+                if isinstance(event, AgentEnd):
+                    code = EXIT_CODES[event.stop_reason]
+            group.cancel_scope.cancel()
+    finally:
+        printer.close()
+    fuse.light(code)
+    return code
+
+
+async def _tick(printer: Printer) -> None:
+    while True:
+        await anyio.sleep(0.1)
+        printer.tick()
+
+
+def _only(error: BaseException) -> BaseException:
+    """The one error in groups of one; else the first that is no group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _prompt(words: list[str]) -> str:
+    if words == ["-"]:
+        source = getattr(sys.stdin, "buffer", None)
+        text = sys.stdin.read() if source is None else source.read().decode("utf-8", "replace")
+    else:
+        text = " ".join(words)
+    if not text.strip():
+        raise UsageError("PROMPT: expected some text, got none")
+    return text
+
+
+def _set_up_log(verbose: bool) -> None:
+    """The log goes to standard error if it was asked for, else nowhere: the events say what went wrong."""
+    handler: logging.Handler = logging.StreamHandler() if verbose else logging.NullHandler()
+    logger = logging.getLogger("agentloop")
+    logger.addHandler(handler)
+    if verbose:
+        logger.setLevel(logging.INFO)
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 1, got {text}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
+    return number
+
+
+def _prices(text: str) -> tuple[float, float, float]:
+    try:
+        numbers = [float(part) for part in text.split(",")]
+        price_in, price_out, *cached = numbers
+    except ValueError:
+        numbers, cached = [], []
+    if not 2 <= len(numbers) <= 3 or not all(0 <= number < 1e9 for number in numbers):
+        raise argparse.ArgumentTypeError(f"expected two or three numbers such as 3,15 or 3,15,0.3, got {text!r}")
+    return price_in, price_out, cached[0] if cached else price_in
