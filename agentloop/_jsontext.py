@@ -16,7 +16,7 @@ import orjson
 from agentloop._values import MAX_JSON_DEPTH, valid_text
 
 _LONG_NUMBER = re.compile("[0-9]{19}")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
 def parse_json(text: str) -> Any:

@@ -69,9 +69,7 @@ class SchemaCheck:
         shape = self._coerced.get(name)
         if shape is None or type(value) in shape.exact:
             return value
-        reading = shapes.Reading()
-        result = shape.check(value, None, reading)
-        return value if reading.problems.count else result
+        return shape.check(value, None, shapes.Reading())  # what does not fit comes back as it is
 
 
 class _Unusable(Exception):

@@ -379,7 +379,7 @@ class Array(Shape):
 
     def build(self, value: Any, reading: Reading) -> Any:
         build = self.item.build
-        elements = list(value) if self.item.plain else [build(element, reading) for element in value]
+        elements = value if self.item.plain else [build(element, reading) for element in value]
         try:
             return self.make(elements)
         except TypeError as error:

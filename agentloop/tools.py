@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol, overload
 
+import anyio
 import attrs
 
 from agentloop._docstring import read_docstring
@@ -110,18 +111,25 @@ class ToolContext:
         """Run a nested run to its end, forwarding its events; returns its `AgentEnd`, None if it had none.
 
         Emits `SubagentStarted`, then each event as a `ChildEvent` whose origin begins with `session_id`. Give the
-        nested run `ctx.abort` as its signal (or one that follows it) and its own closing time as `closing_bound`.
+        nested run `ctx.abort` as its signal (or one that follows it) and its own closing time as `closing_bound`. The
+        nested run is closed and waited for whenever this returns or raises, a cancellation of the tool included.
         """
         self._sink.closing_bound(closing_bound)
-        await self._sink.child(SubagentStarted(session_id, self.tool_call_id, meta))
         end: AgentEnd | None = None
-        async for event in events:
-            if isinstance(event, AgentEnd):
-                end = event
-            if isinstance(event, ChildEvent):
-                await self._sink.child(ChildEvent((session_id, *event.origin), event.event))
-            else:
-                await self._sink.child(ChildEvent((session_id,), event))
+        try:
+            await self._sink.child(SubagentStarted(session_id, self.tool_call_id, meta))
+            async for event in events:
+                if isinstance(event, AgentEnd):
+                    end = event
+                if isinstance(event, ChildEvent):
+                    await self._sink.child(ChildEvent((session_id, *event.origin), event.event))
+                else:
+                    await self._sink.child(ChildEvent((session_id,), event))
+        finally:
+            close = getattr(events, "aclose", None)
+            if close is not None:
+                with anyio.CancelScope(shield=True):
+                    await close()
         return end
 
 
@@ -333,6 +341,9 @@ def tool(
     docstring, the tool's description from the docstring. A parameter annotated `ToolContext`, or named `ctx` without
     annotation, gets the context and is not in the schema. With `parameters` (a JSON Schema) the signature is not read:
     the function gets the arguments object as its first argument, and the context as its second if it has one.
+
+    An instance of a class of yours is made twice: once to see whether the class takes the arguments (what it raises is
+    the model's error), once for the call.
 
     Raises `ToolDefinitionError`, naming function and parameter, for a signature that JSON arguments cannot fill.
     """

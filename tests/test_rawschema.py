@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,6 +148,21 @@ def test_a_schema_that_cannot_be_used(full_library: str, schema: Any, caplog: py
     assert [
         record.getMessage().startswith("tool odd: its JSON Schema cannot be used") for record in caplog.records
     ] == [True]
+
+
+def test_nothing_is_fetched(full_library: str, tmp_path: Path) -> None:
+    """A reference to a file that is there is not followed either."""
+    (tmp_path / "integer.json").write_text('{"type": "integer"}')
+    schema = {"properties": {"a": {"$ref": (tmp_path / "integer.json").as_uri()}}}
+    assert problems(schema, {"a": "x"}) == []
+
+
+def test_unique_items_take_linear_time(full_library: str) -> None:
+    """Comparing each of 50,000 objects with each other would not end."""
+    schema = {"properties": {"a": {"uniqueItems": True}}}
+    items: list[Any] = [{"n": [number]} for number in range(50_000)]
+    assert problems(schema, {"a": items}) == []
+    assert len(problems(schema, {"a": [*items, {"n": [5.0]}]})) == 1
 
 
 def test_the_small_check_survives_any_schema(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
+import anyio
+import anyio.lowlevel
 import attrs
 import pytest
 from hypothesis import given
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 from agentloop.abort import AbortSignal
 from agentloop.errors import InvalidArguments, ToolDefinitionError
+from agentloop.events import AgentEnd, AgentStart, ChildEvent, SubagentStarted
 from agentloop.messages import Text, ToolResult
 from agentloop.tools import Tool, ToolContext, tool
 
@@ -411,6 +414,16 @@ def test_a_class_that_refuses_is_the_models_error() -> None:
     assert refusal(tool(take), '{"numbers": [{"n": 12}]}').endswith("$.numbers[0]: refused by Even: RuntimeError")
 
 
+def test_items_that_no_set_can_hold() -> None:
+    """What only shows when the set is made is the model's error, too."""
+
+    def take(things: set[Any]) -> str:
+        return str(things)
+
+    assert tool(take).prepare('{"things": [1, 1.0]}').bind(context())() == "{1}"
+    assert refusal(tool(take), '{"things": [1, [2]]}').endswith("$.things: refused: unhashable type: 'list'")
+
+
 def test_texts_of_errors_are_bounded() -> None:
     """Megabytes of wrong values make a short error."""
 
@@ -550,6 +563,52 @@ async def test_what_a_context_reports() -> None:
     assert sink.said == [
         ToolResult("half"), ToolResult((Text("a"), Text("b"))), ToolResult("done", details={"n": 1}), "piece",
     ]  # fmt: skip
+
+
+async def test_a_nested_run_is_forwarded_with_its_origin() -> None:
+    """First who starts, then each event under the session's name, deeper ones below it; the nested end comes back."""
+    sink = Sink()
+    ends = [AgentEnd((), "completed"), AgentEnd((), "fatal", "max_turns", "text")]
+
+    async def events() -> AsyncIterator[Any]:
+        yield AgentStart()
+        yield ChildEvent(("deeper",), ends[1])
+        yield ends[0]
+
+    end = await context(sink).nested(events(), "child", meta={"a": 1}, closing_bound=2.0)
+    assert end is ends[0]
+    assert sink.said == [
+        2.0,
+        SubagentStarted("child", "c1", {"a": 1}),
+        ChildEvent(("child",), AgentStart()),
+        ChildEvent(("child", "deeper"), ends[1]),
+        ChildEvent(("child",), ends[0]),
+    ]
+
+
+async def test_a_nested_run_is_closed_when_its_tool_is_stopped() -> None:
+    """Also when the stop finds the tool while it waits for room: the clean-up of the nested run is awaited."""
+    closed = []
+
+    class Full(Sink):
+        async def child(self, event: Any) -> None:
+            if isinstance(event, ChildEvent):
+                scope.cancel()
+            await anyio.lowlevel.checkpoint()
+
+    async def events() -> AsyncIterator[Any]:
+        try:
+            yield AgentStart()
+            yield AgentStart()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.lowlevel.checkpoint()
+            closed.append(True)
+
+    with anyio.CancelScope() as scope:
+        await context(Full()).nested(events(), "child")
+    assert scope.cancelled_caught
+    assert closed == [True]
 
 
 def test_importing_tools_is_light() -> None:

@@ -153,6 +153,7 @@ def test_named_classes_stand_in_defs_and_may_be_recursive() -> None:
         "other": {"anyOf": [{"$ref": "#/$defs/Range"}, {"type": "null"}]},
     }
     assert list(schema["$defs"]) == ["Node", "Range"]
+    assert "description" not in schema["$defs"]["Node"], "what dataclasses write as docstring says nothing"
     assert schema["$defs"]["Node"]["properties"]["children"] == {"type": "array", "items": {"$ref": "#/$defs/Node"}}
     assert schema["$defs"]["Range"] == {
         "type": "object",
@@ -331,7 +332,8 @@ def test_a_type_alias_of_the_backport() -> None:
 
     def f(ids, json) -> None: ...  # type: ignore[no-untyped-def]
 
-    f.__annotations__ = {"ids": Ids, "json": int}
+    f.__annotations__ = {"ids": Ids, "json": Ids | None}
+    assert tool(f).parameters["properties"]["json"]["anyOf"][0] == {"type": "array", "items": {"type": "integer"}}
     assert tool(f).parameters["properties"]["ids"] == {"type": "array", "items": {"type": "integer"}}
     f.__annotations__ = {"ids": Ids, "json": Json}
     with pytest.raises(ToolDefinitionError, match="unsupported type"):  # its text was never evaluated
