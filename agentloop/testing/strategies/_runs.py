@@ -327,7 +327,7 @@ class RunMaker:
         """A nested run of a call, as its parent sees it; now and then cut short."""
         if self.depth <= 0 or not self.seldom():
             return []
-        session = f"child-{len(self.ids)}-{self.pick('a', 'b')}"
+        session = f"child-{call_id}-{self.pick('a', 'b')}"  # ids of calls are unique, so no two nested runs share one
         child = RunMaker(self.draw, self.pick, depth=self.depth - 1, custom=self.custom)
         events = child.run()
         if self.seldom():
