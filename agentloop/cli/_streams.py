@@ -77,6 +77,8 @@ class Output:
 class Drawing(Protocol):
     """What draws a view: `TerminalPrinter` or `PlainPrinter`."""
 
+    hint: str
+
     def show(self, view: View, changes: Sequence[Change], now: float) -> None:
         """Draw what one event changed."""
         ...
@@ -109,6 +111,10 @@ class ScreenPrinter:
         self._drawing.tick(self.view, time.monotonic())
         self._output.flush()
 
+    def stopping(self) -> None:
+        """The run was told to stop; may be called from a signal handler."""
+        self._drawing.hint = "stopping, Ctrl-C again ends at once"
+
     def close(self) -> None:
         """Say how the run ended."""
         self._drawing.close(self.view, time.monotonic())
@@ -132,6 +138,9 @@ class JsonPrinter:
 
     def tick(self) -> None:
         """Nothing moves here."""
+
+    def stopping(self) -> None:
+        """The records will say so."""
 
     def close(self) -> None:
         """The records have said everything."""

@@ -13,40 +13,31 @@ from typing import Any
 
 from agentloop.cli import UsageError
 from agentloop.cli.tools import example_tools
-from agentloop.errors import MissingExtra, ToolDefinitionError
+from agentloop.errors import ToolDefinitionError
 from agentloop.model import Model
 from agentloop.models.offline import OfflineModel
+from agentloop.models.registry import PROVIDERS, resolve
 from agentloop.tools import Tool, tool
 
-_ADAPTERS = {
-    "openai": ("agentloop.models.openai_chat", "OpenAIChat", "OPENAI_API_KEY"),
-    "openai-responses": ("agentloop.models.openai_responses", "OpenAIResponses", "OPENAI_API_KEY"),
-    "anthropic": ("agentloop.models.anthropic", "Anthropic", "ANTHROPIC_API_KEY"),
-}
-"""By the word before the colon: module, class, and the variable that holds the key."""
-
-MODELS_HELP = f"offline, or {', '.join(f'{name}:NAME' for name in _ADAPTERS)}"
+MODELS_HELP = "offline, or PROVIDER:NAME, for example openai:NAME or anthropic:NAME"
 
 
 def choose_model(words: str, base_url: str | None, *, pace: float = 0.0) -> Model:
     """The model of `--model`. Raises `UsageError`; `pace` is for somebody who watches the offline model."""
-    provider, _, name = words.partition(":")
     if words == "offline":
         if base_url is not None:
-            raise UsageError("--base-url: expected with a model of a provider, got it with the offline model")
+            raise UsageError("--base-url: expected with the model of a provider, got it with the offline model")
         return OfflineModel(pace)
-    if provider not in _ADAPTERS or not name:
-        raise UsageError(f"--model: expected {MODELS_HELP}; got {words!r}")
-    module, adapter, variable = _ADAPTERS[provider]
-    options: dict[str, Any] = {}
-    if base_url is not None:
-        options = {"base_url": base_url, "api_key": os.environ.get(variable) or "none"}
-    elif not os.environ.get(variable):
-        raise UsageError(f"--model {words}: expected a key in {variable}, which is not set")
+    key = None if base_url is None else _key_for(words) or "none"  # a server of one's own may ask for none
     try:
-        return getattr(importlib.import_module(module), adapter)(name, **options)  # type: ignore[no-any-return]
-    except (MissingExtra, ValueError) as error:
-        raise UsageError(f"--model {words}: {error}") from None
+        return resolve(words, base_url, key)
+    except (ValueError, ImportError) as error:
+        raise UsageError(f"--{error}" if str(error).startswith("model:") else f"--model {words}: {error}") from None
+
+
+def _key_for(words: str) -> str | None:
+    provider = PROVIDERS.get(words.partition(":")[0])
+    return None if provider is None or provider.key is None else os.environ.get(provider.key)
 
 
 def choose_tools(words: Sequence[str], *, examples: bool) -> tuple[Tool, ...]:

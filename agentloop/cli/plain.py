@@ -23,6 +23,8 @@ class PlainPrinter:
         prompts: bool = False,
         prices: Sequence[float] | None = None,
     ) -> None:
+        self.hint = ""
+        """Not shown: there is no line that could change."""
         self._write = write
         self._note = note
         self._prompts = prompts

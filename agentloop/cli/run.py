@@ -42,6 +42,10 @@ class Printer(Protocol):
         """Bring up to date what moves by itself."""
         ...
 
+    def stopping(self) -> None:
+        """The run was told to stop; may be called from a signal handler."""
+        ...
+
     def close(self) -> None:
         """The run is over: say how, and leave the terminal in order."""
         ...
@@ -50,7 +54,7 @@ class Printer(Protocol):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `agentloop run`."""
     parser.add_argument("prompt", nargs="+", metavar="PROMPT", help="what to ask; - reads it from standard input")
-    parser.add_argument("--model", default="offline", metavar="MODEL", help=f"{MODELS_HELP}; default: offline")
+    parser.add_argument("--model", default="offline", metavar="MODEL", help=f"{MODELS_HELP} (default: offline)")
     parser.add_argument("--base-url", metavar="URL", help="where the provider's API is, for servers that speak it")
     parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     parser.add_argument(
@@ -86,6 +90,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.model == "offline" and not arguments.json:
         output.remark("offline model: fixed rules, no language model (--model chooses another)")
     run = agent_loop([user(prompt)], Context(arguments.system, tools=tools), config)
+    abort.subscribe(printer.stopping)
     last_resort = LastResort(arguments.own_process)
     with interrupts(abort, output.in_order):
         return last_resort.leave(run_to_end(run, printer, last_resort))

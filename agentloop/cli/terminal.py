@@ -54,6 +54,8 @@ class TerminalPrinter:
         self._colours = colours
         self._prompts = prompts
         self._prices = prices
+        self.hint = ""
+        """Words for the end of the status line; may be set from a signal handler."""
         self._rows = 0  # of the area as it stands
         self._final: list[str] = []  # rows that have become final since it was drawn
         self._drawn_at: float | None = None
@@ -201,9 +203,11 @@ class TerminalPrinter:
 
     def _status(self, view: View, now: float) -> str:
         if view.retry is not None:
-            return f"{_spin(now)} {retry_words(view, now)}"
-        doing = f"{_spin(now)} {_doing(view)} · {seconds(view.elapsed(now))}"
-        return f"{doing} · {usage_words(view.usage, self._prices)}" if view.usage.total else doing
+            parts = [retry_words(view, now)]
+        else:
+            parts = [_doing(view), seconds(view.elapsed(now))]
+            parts += [usage_words(view.usage, self._prices)] if view.usage.total else []
+        return f"{_spin(now)} {' · '.join([self.hint, *parts] if self.hint else parts)}"
 
     # ------------------------------------------------------------ how it looks
 
