@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from agentloop.events import AgentEnd, ChildEvent, Event, Foreign
-from agentloop.omni._session import Events, SessionReader
+from agentloop.omni._session import Desk, Events, SessionReader
 from agentloop.omni._types import Record
 from agentloop.omni.custom import REGISTRY, MessageRegistry
 from agentloop.omni.records import origin_of
@@ -23,8 +23,8 @@ class Decoder:
 
     def __init__(self, registry: MessageRegistry = REGISTRY) -> None:
         self._registry = registry
-        self._held: Record | None = None
-        self._own = SessionReader(registry, self._hold)
+        self._desk = Desk()
+        self._own = SessionReader(registry, self._desk)
         self._children: dict[Origin, SessionReader] = {}
         self._known: set[Origin] = set()
         """Children whose start was told."""
@@ -33,26 +33,35 @@ class Decoder:
         """The events that this record completes: often one, often none. Never raises; what is no object gives nothing."""
         if not isinstance(record, dict):
             return []
-        if self._held is not None:
-            return self._after_held(self._held, record)
+        if self._desk.busy:
+            return self._attended(record)
         return self._child(record) if "origin" in record else self._own.feed(record)
 
     def finish(self) -> list[Event]:
         """What only waited for a further record, when there is none: the end of another writer's message."""
         events: Events = []
-        if self._held is not None:
-            held, self._held = self._held, None
+        held = self._desk.clear()
+        if held is not None:
             events += self._explained(held, None)
         events += self._own.folded(self._own.finish())
         for origin, reader in self._children.items():
             events += _as_child(origin, reader.folded(reader.finish()))
         return events
 
-    def _hold(self, record: Record) -> None:
-        self._held = record
+    def _attended(self, record: Record) -> Events:
+        """Feed a record that something waits for."""
+        desk = self._desk
+        if desk.held is not None:
+            return self._after_held(desk.held, record)
+        reader = desk.owing
+        assert reader is not None
+        if origin_of(record) == reader.origin:
+            return self._child(record) if "origin" in record else self._own.feed(record)
+        desk.clear()
+        return _as_child(reader.origin, reader.give_start()) + self.feed(record)
 
     def _after_held(self, held: Record, record: Record) -> Events:
-        self._held = None
+        self._desk.clear()
         session_id = held["payload"].get("session_id")
         if record.get("type") == "session_meta" and origin_of(record) == (*origin_of(held), session_id):
             self._known.add(origin_of(record))
@@ -69,7 +78,7 @@ class Decoder:
             return self._own
         reader = self._children.get(origin)
         if reader is None:
-            reader = self._children[origin] = SessionReader(self._registry, self._hold)
+            reader = self._children[origin] = SessionReader(self._registry, self._desk, origin)
         return reader
 
     def _child(self, record: Record) -> Events:

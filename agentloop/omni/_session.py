@@ -34,6 +34,7 @@ from agentloop.events import (
     TurnStart,
 )
 from agentloop.messages import (
+    AgentMessage,
     AssistantMessage,
     ContentBlock,
     CustomMessage,
@@ -59,10 +60,38 @@ _UNFIT: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 """What a record that does not fit its kind makes a reader raise."""
 
 
+class Desk:
+    """What waits for the next record; the readers of a stream share one, since the next record may be any session's."""
+
+    __slots__ = ("busy", "held", "owing")
+
+    def __init__(self) -> None:
+        self.busy = False
+        """Whether anything waits."""
+        self.held: Record | None = None
+        """A record that the one behind it explains."""
+        self.owing: SessionReader | None = None
+        """The reader of a session whose input has opened and was not given yet."""
+
+    def hold(self, record: Record) -> None:
+        """Keep a record until the next one is there."""
+        self.held, self.busy = record, True
+
+    def owe(self, reader: SessionReader) -> None:
+        """An input opens: its start is owed until its end, or until anything else happens."""
+        self.owing, self.busy = reader, True
+
+    def clear(self) -> Record | None:
+        """Forget what waits; gives the held record."""
+        held, self.held = self.held, None
+        self.owing, self.busy = None, False
+        return held
+
+
 class Input:
     """A message of the user, of an application, or a result, in the reading: it is given whole at its end."""
 
-    __slots__ = ("blocks", "explicit", "header", "message", "role", "sender")
+    __slots__ = ("blocks", "explicit", "given", "header", "message", "role", "sender")
 
     def __init__(self, role: str, header: Payload | None) -> None:
         self.role = role
@@ -72,14 +101,17 @@ class Input:
         self.sender: str | None = self.header.get("sender")
         self.message: CustomMessage | ToolResultMessage | None = None
         """Where it is known before its end."""
+        self.given = False
+        """Whether its start is out."""
 
 
 class SessionReader:
     """The events of one session's records, without those of its children."""
 
-    def __init__(self, registry: MessageRegistry, hold: Callable[[Record], None]) -> None:
+    def __init__(self, registry: MessageRegistry, desk: Desk, origin: tuple[str, ...] = ()) -> None:
+        self.origin = origin
         self._registry = registry
-        self._hold = hold
+        self._desk = desk
         self._ours = False
         """Whether a record of ours was seen: then an output waits for the end of its call."""
         self._state: State | None = None
@@ -100,45 +132,51 @@ class SessionReader:
         `behind` is the record after it, if it was held for that; `last`: there is none.
         """
         try:
-            payload = record["payload"]
-            kind = payload.get("type")
+            kind = record["payload"].get("type")
+            if record["type"] == "event_msg":
+                if behind is None and kind in _DEPENDENT and not last and _depends(record, kind):
+                    self._desk.hold(record)
+                    return []
+                return self._event(record, kind, behind)
             if record["type"] == "model_msg":
                 read = _FRAGMENTS.get(kind)
-                return self._complete(record, kind) if read is None else read(self, payload)
-            if kind in _DEPENDENT and behind is None and not last and _depends(record, kind):
-                self._hold(record)
-                return []
-            return self._event(record, kind, behind)
+                return self._complete(record, kind) if read is None else read(self, record["payload"])
+            if record["type"] == "session_meta":
+                return self.folded(self.finish())
         except _UNFIT:
-            return self.foreign(record)
+            pass
+        return self.foreign(record)
 
     def _complete(self, record: Record, kind: Any) -> Events:
         payload = record["payload"]
         if payload.get("stop_reason") in OLD_REASONS:
             payload = modernise(record)["payload"]
-        if not _FITS[kind](payload):  # also when the kind is not known
+        if not _COMPLETE_FITS[kind](payload):
             raise TypeError("a field does not fit")
-        return self.folded(self._output(payload) if kind == "tool_call_output" else self._block(kind, payload))
+        if kind == "tool_call_output":
+            return self.folded(self._output(payload))
+        return self._block(kind, payload)
 
-    def _event(self, record: Record, kind: Any, behind: Record | None) -> Events:
-        if record["type"] == "session_meta":
-            return self.folded(self.finish())
+    def _event(self, record: Record, kind: str, behind: Record | None) -> Events:
         payload = record["payload"]
+        fits, plain, own = _EVENT_KINDS[kind]
         if kind in _RESPELT or payload.get("status") in OLD_REASONS:
             payload = modernise(record, behind)["payload"]
-        own = kind in OWN_EVENTS
-        if record["type"] != "event_msg" or not (own or kind in PLAIN) or not _FITS[kind](payload):
-            raise TypeError("a kind that we do not know, or a field that does not fit")
+        if not fits(payload):
+            raise TypeError("a field does not fit")
         if "x" in payload and extra(payload, "repeated") is True:
             return []
         if own:
             self._ours = True
-        ended = [] if kind == "message_end" else self.finish()
-        try:
-            plain = PLAIN.get(kind)
-            return self.folded(ended + (_READERS[kind](self, payload) if plain is None else [plain(payload)]))
-        except _UNFIT:
-            return self.folded(ended) + self.foreign(record)
+        events = [] if plain is None else [plain(payload)]
+        if (self._reply is not None or self._input is not None) and kind != "message_end":
+            events = self.finish() + events
+        if plain is None:
+            try:
+                events += _READERS[kind](self, payload)
+            except _UNFIT:
+                return self.folded(events) + self.foreign(record)
+        return self.folded(events)
 
     def folded(self, events: Events) -> Events:
         """The events, folded into what later ends are derived from."""
@@ -151,7 +189,7 @@ class SessionReader:
 
     def foreign(self, record: Record) -> Events:
         """The record as it came, behind the end of a message that it ends."""
-        ended = self.folded(self.finish())
+        ended = self.give_start() + self.folded(self.finish())
         if not isinstance(record, dict):
             return ended
         try:
@@ -209,10 +247,23 @@ class SessionReader:
         given = Input(role, payload)
         if role == "tool_result" and "tool_name" not in payload:
             given.message = result = self._results.pop(payload["tool_call_id"])
+            given.given = True
             self._input = given
             return [MessageStart(result)]
         self._input = given
+        self._desk.owe(self)
         return []
+
+    def give_start(self) -> Events:
+        """The start of an open input, before something else happens: all that it holds has been read by then."""
+        given = self._input
+        if given is None or not given.explicit or given.given:
+            return []
+        message = self._input_message(given)
+        if message is None:
+            return []
+        given.given = True
+        return [MessageStart(message)]
 
     def _message_end(self, payload: Payload) -> Events:
         if self._reply is not None:
@@ -220,13 +271,20 @@ class SessionReader:
         given, self._input = self._input, None
         if given is None:
             return []
-        if given.role == "tool_result" and given.message is not None:
-            return [MessageEnd(given.message)]
-        message = given.message
-        if given.role == "tool_result":
-            message = self._whole_result(given.header)
-        whole = UserMessage(tuple(given.blocks), given.sender) if given.role == "user" else message
-        return [] if whole is None else [MessageStart(whole), MessageEnd(whole)]
+        if not given.given:
+            self._desk.clear()
+        message = self._input_message(given)
+        if message is None:
+            raise ValueError("a message without its content")
+        return [MessageEnd(message)] if given.given else [MessageStart(message), MessageEnd(message)]
+
+    def _input_message(self, given: Input) -> AgentMessage | None:
+        """An input as it has been read so far; None when its content is missing."""
+        if given.message is None and given.role == "tool_result":
+            given.message = self._whole_result(given.header)
+        if given.message is None and given.role == "user":
+            return UserMessage(tuple(given.blocks), given.sender)
+        return given.message
 
     def _reply_end(self, reply: ReplyReader, payload: Payload) -> Events:
         self._reply = None
@@ -246,17 +304,19 @@ class SessionReader:
         )
         return [*events, MessageEnd(message)]
 
-    def _whole_result(self, header: Payload) -> ToolResultMessage:
-        """A result that came as an input: its own output stood between its start and its end."""
-        content, stop_reason = self._outputs.pop(header["tool_call_id"])
+    def _whole_result(self, header: Payload) -> ToolResultMessage | None:
+        """A result that came as an input: its own output stands between its start and its end."""
+        output = self._outputs.pop(header.get("tool_call_id", ""), None)
+        if output is None:
+            return None
         return ToolResultMessage(
             header["tool_call_id"],
             header["tool_name"],
-            content,
+            output[0],
             header.get("details"),
             header.get("structured"),
             header.get("is_error") is True,
-            stop_reason,
+            output[1],
         )
 
     def _custom_message(self, payload: Payload) -> Events:
@@ -276,16 +336,16 @@ class SessionReader:
             if self._reply is not None:
                 return self._reply.block(kind, block, reason)
             reply, events = self._in_reply()
-            return events + reply.block(kind, block, reason)
+            return self.folded(events) + reply.block(kind, block, reason)
         if role == "user":
             block = READERS[kind](payload)
             given, events = self._in_input(payload)
             given.blocks.append(block)
             if given.sender is None:
                 given.sender = payload.get("sender")
-            return events
+            return self.folded(events)
         message = OpaqueMessage(role, payload)
-        return [*self.finish(), MessageStart(message), MessageEnd(message)]
+        return self.folded([*self.finish(), MessageStart(message), MessageEnd(message)])
 
     # ------------------------------------------------------------ fragments
 
@@ -323,6 +383,7 @@ class SessionReader:
         reply, events = self._reply, []
         if reply is None:
             reply, events = self._in_reply()
+            self.folded(events)
         if event_type == "start" or not reply.is_open(kind, call_id):
             events += reply.start(kind, call_id, name)
         if text:
@@ -437,4 +498,7 @@ _DEPENDENT: Final = ("subagent", "request_end")
 _RESPELT: Final = ("abort", "mcp_connect_end")
 """Events whose old spelling does not show in the status."""
 
-_FITS: Final = {kind: predicate(kind) for kind in (*COMPLETE, *EVENTS)}
+_COMPLETE_FITS: Final = {kind: predicate(kind) for kind in COMPLETE}
+
+_EVENT_KINDS: Final = {kind: (predicate(kind), PLAIN.get(kind), kind in OWN_EVENTS) for kind in EVENTS}
+"""Of each event: whether its fields fit, how it becomes an event by itself, whether only we write it."""
