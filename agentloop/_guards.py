@@ -361,6 +361,8 @@ class Guards:
         id = event.message.tool_call_id
         if id != call.id:
             self._fail("message-pair", f"expected the end of the result of {call.id!r}, got that of {id!r}")
+        if event.message.tool_name != call.name:
+            self._named(event.message, call)
         call.state = call.state["MessageEnd(result)"][0]
         self._answered += 1
         if self._answered < len(self._order) and self._order[self._answered].state.name == "ended":
