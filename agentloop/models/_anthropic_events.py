@@ -25,7 +25,7 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models._errors import payload_error
-from agentloop.models._shared import compact_json
+from agentloop.models._shared import compact_json, text_or_none
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class _Open:
 
     def __init__(self, start: dict[str, Any], index: int) -> None:
         self.rest = start
-        self.kind: str = start["type"]
+        self.kind: str = text_or_none(start["type"]) or ""
         self.index = index
         self.pieces: dict[str, list[Any]] = {}
         self.begun = False
@@ -144,11 +144,11 @@ class EventReader:
     def _call(self, block: _Open) -> ModelChunk:
         block.begun = True
         name = self._name(block)
-        return ToolCallChunk("", block.rest["id"], name, block.index, _beside(block.kind, block.rest))
+        return ToolCallChunk("", text_or_none(block.rest["id"]), name, block.index, _beside(block.kind, block.rest))
 
-    def _name(self, block: _Open) -> str:
-        name: str = block.rest["name"]
-        return self._names.get(name, name)
+    def _name(self, block: _Open) -> str | None:
+        name = text_or_none(block.rest["name"])
+        return self._names.get(name, name) if name else None
 
     def _block_delta(self, event: JsonObject) -> Iterable[ModelChunk]:
         delta = event["delta"]
@@ -161,9 +161,9 @@ class EventReader:
             self._block_start({"index": event["index"], "content_block": {"type": kind.removesuffix("_delta")}})
             block = self._open[event["index"]]
         if kind == "input_json_delta":
-            return self._input(block, delta["partial_json"] or "")
+            return self._input(block, text_or_none(delta["partial_json"]) or "")
         if kind == f"{block.kind}_delta" and block.kind in ("text", "thinking"):
-            return (self._piece(block, delta[block.kind] or ""),)
+            return (self._piece(block, delta[block.kind]),)
         if kind == "citations_delta":
             block.add("citations", [delta["citation"]])
             return ()
@@ -181,7 +181,8 @@ class EventReader:
             return (chunk,) if block.begun else ()
         return (self._call(block), chunk)
 
-    def _piece(self, block: _Open, text: str) -> ModelChunk:
+    def _piece(self, block: _Open, sent: Any) -> ModelChunk:
+        text = text_or_none(sent) or ""
         block.begun = True
         return TextChunk(text, block.index) if block.kind == "text" else ThinkingChunk(text, block.index)
 
@@ -198,7 +199,8 @@ class EventReader:
             if block.begun:
                 return []
             arguments, beside = compact_json(block.rest["input"]), _beside(block.kind, block.rest)
-            return [BlockChunk(ToolCall(block.rest["id"], self._name(block), arguments, beside))]
+            call_id, name = text_or_none(block.rest["id"]) or "", self._name(block) or ""
+            return [BlockChunk(ToolCall(call_id, name, arguments, beside))]
         whole = block.whole()
         if block.kind not in _STREAMED:
             whole = _with_input(whole)

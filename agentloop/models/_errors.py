@@ -169,7 +169,8 @@ def exception_error(error: BaseException) -> ModelError:
 
 _EXCEPTIONS: tuple[tuple[str, frozenset[str]], ...] = (
     ("timeout", frozenset({"APITimeoutError", "TimeoutException", "TimeoutError", "TooSlowError"})),
-    ("auth", frozenset({"SubjectTokenProviderError", "OAuthError", "AuthenticationError", "WorkloadIdentityError"})),
+    ("auth", frozenset({"SubjectTokenProviderError", "OAuthError", "AuthenticationError", "WorkloadIdentityError",
+                        "CredentialsError"})),
     ("content_filter", frozenset({"ContentFilterFinishReasonError"})),
     ("truncated", frozenset({"LengthFinishReasonError"})),
     ("rejected", frozenset({"UnsupportedProtocol", "InvalidURL", "LocalProtocolError", "TooManyRedirects"})),

@@ -24,6 +24,7 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models._errors import payload_error
+from agentloop.models._shared import text_or_none
 
 logger = logging.getLogger(__name__)
 
@@ -113,9 +114,9 @@ class EventReader:
         item = entry.item
         self._called = True
         entry.block = self._new_block()
-        name = item.get("name")
-        name = self._names.get(name, name) if isinstance(name, str) else None
-        return [ToolCallChunk("", item.get("call_id"), name, entry.block.index, _beside(item))]
+        name = text_or_none(item.get("name"))
+        name = self._names.get(name, name) if name else None
+        return [ToolCallChunk("", text_or_none(item.get("call_id")), name, entry.block.index, _beside(item))]
 
     # ------------------------------------------------------------ pieces
 
@@ -124,13 +125,13 @@ class EventReader:
         opening = [] if entry.block else self._open_call(entry)
         assert entry.block is not None
         entry.block.begun = True
-        return [*opening, ToolCallChunk(event.get("delta") or "", index=entry.block.index)]
+        return [*opening, ToolCallChunk(text_or_none(event.get("delta")) or "", index=entry.block.index)]
 
     def _text(self, event: JsonObject) -> Iterable[ModelChunk]:
         entry = self._item(event, "message")
         chunks, part = self._part(entry, event.get("content_index", 0), "refusal" in event["type"])
         part.begun = True
-        return [*chunks, TextChunk(event.get("delta") or "", part.index)]
+        return [*chunks, TextChunk(text_or_none(event.get("delta")) or "", part.index)]
 
     def _part(self, entry: _Item, number: int, refusal: bool) -> tuple[list[ModelChunk], _Piecewise]:
         part = entry.parts.get(number)
@@ -166,7 +167,7 @@ class EventReader:
         entry = self._item(event, "reasoning")
         if entry.section is not None and entry.section[0] != section[0]:
             return ()  # one of the two is shown; the item keeps both
-        piece = event.get("delta") or ""
+        piece = text_or_none(event.get("delta")) or ""
         if entry.section not in (None, section):
             piece = "\n\n" + piece
         entry.section = section
@@ -204,7 +205,8 @@ class EventReader:
                 continue
             if not part.begun:
                 part.begun = True
-                chunks.append(TextChunk(content.get("text") or content.get("refusal") or "", part.index))
+                text = text_or_none(content.get("text")) or text_or_none(content.get("refusal")) or ""
+                chunks.append(TextChunk(text, part.index))
             chunks += self._end_part(part, item, self._extras(entry, number, content))
         return chunks
 
@@ -236,11 +238,11 @@ class EventReader:
         if entry.block is None:
             chunks = self._open_call(entry)
         elif _beside(item) != _beside(before):
-            chunks = [ToolCallChunk("", item.get("call_id"), None, entry.block.index, _beside(item))]
+            chunks = [ToolCallChunk("", text_or_none(item.get("call_id")), None, entry.block.index, _beside(item))]
         else:
             chunks = []
         assert entry.block is not None
-        index, arguments = entry.block.index, item.get(CALLS[item["type"]])
+        index, arguments = entry.block.index, text_or_none(item.get(CALLS[item["type"]]))
         if arguments and not entry.block.begun:
             chunks.append(ToolCallChunk(arguments, index=index))
         return [*chunks, BlockEnd(index)]

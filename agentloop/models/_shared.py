@@ -191,6 +191,13 @@ def arguments_text(arguments: str) -> str:
     return arguments if arguments.strip() else "{}"
 
 
+def text_or_none(value: Any) -> str | None:
+    """A text that a provider sent, or null. Raises `TypeError` for anything else: it would fail later, and further away."""
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError(f"expected a text, got {type(value).__name__}")
+
+
 def compact_json(value: Any) -> str:
     """JSON without blanks, not escaped to ASCII."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -339,9 +339,8 @@ def _messages(request: ModelRequest, model: str, provider: str, names: Mapping[s
         elif isinstance(message, UserMessage):
             _extend(turns, "user", list(_input_parts(message.content, where)))
         else:
-            raise ModelError(
-                "invalid_input", f"{where}: expected a message of the model's world, got {type(message).__name__}"
-            )
+            kind = type(message).__name__
+            raise ModelError("invalid_input", f"{where}: expected a user, assistant or tool result message, got {kind}")
     merged: list[dict[str, Any]] = []
     for turn in turns:
         if turn["role"] == "assistant":
