@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, ClassVar
 
+import anyio
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentloop.config import Config
 from agentloop.context import (
     Context,
     agent_messages,
@@ -24,6 +27,8 @@ from agentloop.context import (
     within_tokens,
 )
 from agentloop.convert import default_convert
+from agentloop.events import AgentEnd, Event
+from agentloop.loop import agent_loop
 from agentloop.messages import (
     AgentMessage,
     AssistantMessage,
@@ -37,6 +42,8 @@ from agentloop.messages import (
     assistant,
     user,
 )
+from agentloop.model import Finish, ModelChunk, ModelRequest, ToolCallChunk
+from agentloop.tools import tool
 
 
 @attrs.frozen
@@ -366,3 +373,79 @@ def test_messages_cannot_be_changed_by_a_transform() -> None:
         with pytest.raises((AttributeError, TypeError)):
             change()
     assert message == assistant(Text("a", {"k": [1]}))
+
+
+# ---------------------------------------------------------------- in a run
+
+
+class Find:
+    """A model that asks for the tool once, then says that it is done; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[AgentMessage, ...]] = []
+
+    async def __call__(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
+        self.asked.append(tuple(request.messages))
+        if any(isinstance(message, ToolResultMessage) for message in request.messages):
+            yield "done"
+            yield Finish("stop")
+        else:
+            yield ToolCallChunk("{}", id="x", name="find")
+            yield Finish("tool_use")
+
+
+@tool
+async def find() -> str:
+    """Find it."""
+    return "found"
+
+
+async def end_of(events: AsyncIterator[Event]) -> AgentEnd:
+    last = [event async for event in events][-1]
+    assert isinstance(last, AgentEnd)
+    return last
+
+
+def shout(messages: Sequence[AgentMessage]) -> Sequence[AgentMessage]:
+    """Changes the list that it was given, and puts other objects into it."""
+    assert isinstance(messages, list)
+    del messages[:-2]
+    for index, message in enumerate(messages):
+        if isinstance(message, UserMessage | ToolResultMessage):
+            with contextlib.suppress(AttributeError):
+                message.content = ()  # type: ignore[misc]
+            messages[index] = attrs.evolve(message, content=message.text.upper())
+    return messages
+
+
+@pytest.mark.anyio
+async def test_a_transform_changes_the_request_and_nothing_else() -> None:
+    """Case C109: requests show the rewritten text; the record and the caller's messages are the original ones."""
+    model, mine = Find(), [user("old"), assistant("fine")]
+    context = Context(messages=mine, tools=[find])
+    end = await end_of(agent_loop([user("go")], context, Config(model=model, transform_context=shout)))
+    reply, found = assistant(call("x")), result("x")
+    assert [m.text for m in model.asked[0] if isinstance(m, UserMessage)] == ["GO"]
+    assert [m.text for m in model.asked[1] if isinstance(m, ToolResultMessage)] == ["FOUND"]
+    assert end.messages == (user("go"), reply, found, assistant("done"))
+    assert context == Context(messages=[user("old"), assistant("fine")], tools=[find])
+    assert mine == [user("old"), assistant("fine")]
+
+
+@pytest.mark.anyio
+async def test_one_context_and_config_serve_many_runs() -> None:
+    """Case C113: nothing of the caller's is changed; a second run, and two at once, are like the first."""
+    prompts, context = [user("go")], Context("be brief", [user("old"), assistant("fine")], [find])
+    config = Config(model=Find(), transform_context=compose(keep_last_turns(1), inject("brief!")))
+    before = copy.deepcopy(prompts), attrs.evolve(context), attrs.evolve(config)
+    ends = [await end_of(agent_loop(prompts, context, config)) for _ in range(2)]
+
+    async def another() -> None:
+        ends.append(await end_of(agent_loop(prompts, context, config)))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(another)
+        group.start_soon(another)
+    assert len(ends) == 4
+    assert all(end.messages == ends[0].messages and end.stop_reason == "completed" for end in ends)
+    assert (prompts, context, config) == before
