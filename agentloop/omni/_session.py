@@ -123,6 +123,8 @@ class SessionReader:
         self._outputs: dict[str, tuple[tuple[ContentBlock, ...], StopReason]] = {}
         """What calls gave back, until their end or their message comes."""
         self._results: dict[str, ToolResultMessage] = {}
+        self._attempt = 1
+        """The next request's, where only the end before it tells."""
 
     # ------------------------------------------------------------ one record
 
@@ -169,6 +171,8 @@ class SessionReader:
         if own:
             self._ours = True
         events = [] if plain is None else [plain(payload)]
+        if not self._ours and kind in _REQUESTS:
+            events = [self._counted(events[0])]
         if (self._reply is not None or self._input is not None) and kind != "message_end":
             events = self.finish() + events
         if plain is None:
@@ -177,6 +181,13 @@ class SessionReader:
             except _UNFIT:
                 return self.folded(events) + self.foreign(record)
         return self.folded(events)
+
+    def _counted(self, event: Event) -> Event:
+        """A request of another writer, whose begin does not say which attempt it is: the end before it does."""
+        if isinstance(event, RequestEnd):
+            self._attempt = 1 if event.retry_in_ms is None else event.attempt + 1
+            return event
+        return event if isinstance(event, RequestBegin) and event.attempt > 1 else RequestBegin(self._attempt)
 
     def folded(self, events: Events) -> Events:
         """The events, folded into what later ends are derived from."""
@@ -494,6 +505,8 @@ _READERS: Final[dict[str, Callable[[SessionReader, Payload], Events]]] = {
 }
 
 _DEPENDENT: Final = ("subagent", "request_end")
+
+_REQUESTS: Final = ("request_begin", "request_end")
 
 _RESPELT: Final = ("abort", "mcp_connect_end")
 """Events whose old spelling does not show in the status."""

@@ -6,7 +6,7 @@ that a parent's and a child's text, or the outputs of two tools, never mix.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from agentloop._values import valid_text
 from agentloop.omni._blocks import NO_OUTPUT
