@@ -8,6 +8,7 @@ asyncio starts a task for each. So every generator that begins while the SDK run
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
@@ -57,7 +58,6 @@ class SdkClient:
         self._options: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "default_headers": headers}
         if timeout is not None:
             self._options["timeout"] = timeout
-        self._certificates: Any = None
 
     def get(self) -> Any:
         """A client for a request; give it back with `release`."""
@@ -81,12 +81,16 @@ class SdkClient:
 
     def _new(self) -> Any:
         http = self.sdk.DefaultAsyncHttpxClient
-        if self._certificates is None:  # reading them is nearly all that making a client costs
-            base = next(cls for cls in http.__mro__ if cls.__name__ == "AsyncClient")
-            library = sys.modules[base.__module__.partition(".")[0]]
-            self._certificates = library.create_ssl_context()
+        base = next(cls for cls in http.__mro__ if cls.__name__ == "AsyncClient")
+        certificates = _certificates(base.__module__.partition(".")[0])
         # the SDK's own inner client would start a task when it is collected
-        return self._class(http_client=http(verify=self._certificates), max_retries=0, **self._options)
+        return self._class(http_client=http(verify=certificates), max_retries=0, **self._options)
+
+
+@functools.cache
+def _certificates(library: str) -> Any:
+    """The HTTP library's default trust, read once a process: it is nearly all that making a client costs (25 ms)."""
+    return sys.modules[library].create_ssl_context()
 
 
 class SdkStream:
@@ -154,4 +158,4 @@ class _Held:
             try:
                 step, given = steps.send, (yield asked)
             except BaseException as error:  # a cancellation, on its way into the awaited
-                step, given = steps.throw, error  # type: ignore[assignment]
+                step, given = steps.throw, error

@@ -1042,7 +1042,9 @@ def plain(message: Any) -> Any:
 
 
 def same(ours: Any, theirs: Any) -> bool:
-    """Equal, where the recorder cut long strings up to the cut."""
+    """Equal; where the recorder cut long strings, up to the cut."""
+    if ours == theirs:
+        return True
     if isinstance(theirs, str) and (cut := re.fullmatch(r"(.*)\.\.\.\[cut: (\d+) characters\]", theirs, re.DOTALL)):
         return isinstance(ours, str) and ours.startswith(cut[1]) and len(ours) == int(cut[2])
     if isinstance(theirs, dict):
@@ -1053,10 +1055,7 @@ def same(ours: Any, theirs: Any) -> bool:
         )
     if isinstance(theirs, list):
         return isinstance(ours, list) and len(ours) == len(theirs) and all(map(same, ours, theirs))
-    return bool(
-        ours == theirs
-        or (isinstance(ours, str) and isinstance(theirs, str) and ascii_marks(ours) == ascii_marks(theirs))
-    )
+    return isinstance(ours, str) and isinstance(theirs, str) and ascii_marks(ours) == ascii_marks(theirs)
 
 
 def ascii_marks(text: str) -> str:
