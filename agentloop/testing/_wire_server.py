@@ -89,19 +89,18 @@ def pieces(body: bytes, chop: str) -> list[bytes]:
 
 
 def _ends(body: bytes, chop: str) -> Iterator[int]:
-    kind, _, seed = chop.partition(":")
     if chop == "":
         return
-    if kind == "random":
-        chance, end = random.Random(int(seed or 0)), 0
-        while end < len(body):
-            end += chance.randint(1, 40)
-            yield end
-    elif chop in ("event", "line"):
+    if chop in ("event", "line"):
         events = chop == "event" and re.search(rb"\r?\n\r?\n", body)
         for found in re.finditer(rb"\r\n\r\n|\n\n|\r\r" if events else rb"\r\n|\n|\r", body):
             yield found.end()
-    elif chop.isdigit() and int(chop) > 0:
+    elif re.fullmatch(r"random(:\d+)?", chop):
+        chance, end = random.Random(int(chop.partition(":")[2] or 0)), 0
+        while end < len(body):
+            end += chance.randint(1, 40)
+            yield end
+    elif re.fullmatch(r"[1-9]\d*", chop):
         yield from range(int(chop), len(body), int(chop))
     else:
         raise ValueError(f"chop: expected event, line, a number of bytes, random or random:SEED, got {chop!r}")
