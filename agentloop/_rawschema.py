@@ -19,8 +19,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from agentloop import _scalars as scalars
 from agentloop import _shapes as shapes
 from agentloop._problems import MAX_PROBLEMS, Path, Problems, missing, one_of, shortened
+from agentloop._shape import Reading, Shape
 from agentloop._values import thaw_json
 
 logger = logging.getLogger("agentloop.tools")
@@ -28,14 +30,14 @@ logger = logging.getLogger("agentloop.tools")
 Check: TypeAlias = Callable[[dict[str, Any], Problems], None]
 """Notes what does not fit a schema."""
 
-_PLAIN: dict[str, shapes.Shape] = {
-    "integer": shapes.Integer(),
-    "number": shapes.Number(),
-    "boolean": shapes.Boolean(),
-    "array": shapes.Array(shapes.Anything()),
-    "object": shapes.Dictionary(shapes.Anything()),
+_PLAIN: dict[str, Shape] = {
+    "integer": scalars.Integer(),
+    "number": scalars.Number(),
+    "boolean": scalars.Boolean(),
+    "array": shapes.Array(scalars.Anything()),
+    "object": shapes.Dictionary(scalars.Anything()),
 }
-_TYPES: dict[str, shapes.Shape] = {**_PLAIN, "string": shapes.String(), "null": shapes.Null()}
+_TYPES: dict[str, Shape] = {**_PLAIN, "string": scalars.String(), "null": scalars.Null()}
 _FACTS = ("types", "options", "property", "unexpected", "limit", "pattern", "multiple_of", "expected_value")
 """Where `jsonschema_rs` puts a keyword's value."""
 _MAX_MESSAGE = 300
@@ -69,16 +71,16 @@ class SchemaCheck:
         shape = self._coerced.get(name)
         if shape is None or type(value) in shape.exact:
             return value
-        return shape.check(value, None, shapes.Reading())  # what does not fit comes back as it is
+        return shape.check(value, None, Reading())  # what does not fit comes back as it is
 
 
 class _Unusable(Exception):
     """The schema cannot be used; the text says why."""
 
 
-def _coerced_properties(schema: Mapping[str, Any]) -> dict[str, shapes.Shape]:
+def _coerced_properties(schema: Mapping[str, Any]) -> dict[str, Shape]:
     properties = schema.get("properties")
-    found: dict[str, shapes.Shape] = {}
+    found: dict[str, Shape] = {}
     if isinstance(properties, dict):
         for name, part in properties.items():
             kind = part.get("type") if isinstance(part, dict) else None
@@ -259,8 +261,8 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _misfit(shape: shapes.Shape, value: Any) -> bool:
-    reading = shapes.Reading(coerce=False)
+def _misfit(shape: Shape, value: Any) -> bool:
+    reading = Reading(coerce=False)
     shape.check(value, None, reading)
     return reading.problems.count > 0
 

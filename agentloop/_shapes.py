@@ -1,10 +1,7 @@
-"""Shapes: for each kind of type its JSON Schema, its check of a JSON value, and the Python value made from it.
+"""Shapes made of other shapes: arrays, objects, unions, named types.
 
-A check is told the value, its path and the `Reading`; it returns the JSON value to use (coerced where the text below
-says so) and notes in the reading what does not fit. Building happens only after a check without problems.
-
-Coerced, in this direction only: text that spells a JSON number where a number is due; `5.0` where an integer is due;
-`"true"` and `"false"` where a boolean is due; text that holds a JSON array or object where one is due.
+A check returns the JSON value to use, coerced where its parts are, and notes in the reading what does not fit; a text that
+holds a JSON array or object is taken where one is due. Building happens only after a check without problems.
 """
 
 from __future__ import annotations
@@ -14,322 +11,12 @@ from typing import Any
 
 import attrs
 
-from agentloop._jsontext import nesting, number_in, parse_json
-from agentloop._problems import Path, Problems, counted, missing, one_of, unknown_field
+from agentloop._problems import Path, Problems, counted, missing, unknown_field
 from agentloop._results import error_text
-from agentloop._values import MAX_JSON_DEPTH, thaw_json
+from agentloop._scalars import Anything
+from agentloop._shape import JsonSchema, Reading, Refused, Shape
 
-JsonSchema = dict[str, Any]
-
-BOOLEAN_TEXTS = {"true": True, "True": True, "false": False, "False": False}
-_EXACT_INTEGERS = 2**53  # up to here a double holds every integer
-_DOUBLE_RANGE = 2**1023
 _MAX_REASON = 300
-
-
-class Refused(Exception):
-    """A class would not be made from fields that fit its schema."""
-
-    def __init__(self, path: Path, text: str) -> None:
-        super().__init__(text)
-        self.path = path
-        self.text = text
-
-
-class Reading:
-    """One check of one call's arguments: what was found wrong, and the choices that building repeats."""
-
-    __slots__ = ("_attempts", "_decoded", "chosen", "coerce", "places", "problems")
-
-    def __init__(self, coerce: bool = True) -> None:
-        self.coerce = coerce
-        self.problems = Problems()
-        self.chosen: dict[tuple[int, int], Shape] = {}
-        """Which member of a union a container is, by the identities of union and container."""
-        self.places: dict[int, Path] = {}
-        """Where a container stands from which a class is made, by its identity."""
-        self._attempts: dict[tuple[int, int, bool], tuple[Any, Problems, Any]] | None = None
-        self._decoded: dict[int, tuple[Any, str]] | None = None
-
-    def decode(self, text: str, path: Path, kind: type) -> Any:
-        """The array or object that a text holds as JSON; None if it holds none or would nest too deep."""
-        if not self.coerce or not text.lstrip().startswith("[" if kind is list else "{"):
-            return None
-        if self._decoded is None:
-            self._decoded = {}
-        if id(text) not in self._decoded:
-            try:
-                value = parse_json(text)
-            except ValueError:
-                value = None
-            self._decoded[id(text)] = (value, text)  # the text is kept so that its identity stays its own
-        value = self._decoded[id(text)][0]
-        return value if type(value) is kind and nesting(value) + _length(path) <= MAX_JSON_DEPTH else None
-
-    def attempt(self, shape: Shape, value: Any, path: Path, coerce: bool) -> tuple[Any, Problems]:
-        """Check without touching the problems found so far.
-
-        A value is tried with a shape once only, however the unions around it nest: else their tries would multiply.
-        """
-        if self._attempts is None:
-            self._attempts = {}
-        key = (id(value), id(shape), coerce)
-        known = self._attempts.get(key) if isinstance(value, list | dict | str) else None
-        if known is None:
-            before = self.problems, self.coerce
-            self.problems, self.coerce = Problems(), coerce
-            result = shape.check(value, path, self)
-            known = (result, self.problems, value)
-            self.problems, self.coerce = before
-            self._attempts[key] = known
-        return known[0], known[1]
-
-
-def _length(path: Path) -> int:
-    count = 0
-    while path is not None:
-        path, count = path[0], count + 1
-    return count
-
-
-class Shape:
-    """A kind of type."""
-
-    __slots__ = ()
-
-    @property
-    def expected(self) -> str:
-        """The words for what is due: `an integer`."""
-        raise NotImplementedError
-
-    @property
-    def exact(self) -> frozenset[type]:
-        """The Python types of the JSON values that need no coercion."""
-        raise NotImplementedError
-
-    @property
-    def plain(self) -> bool:
-        """Whether the JSON value is the Python value."""
-        return True
-
-    @property
-    def fallible(self) -> bool:
-        """Whether building can fail after a check without problems."""
-        return False
-
-    def schema(self) -> JsonSchema:
-        """The JSON Schema."""
-        raise NotImplementedError
-
-    def check(self, value: Any, path: Path, reading: Reading) -> Any:
-        """The JSON value to use; problems go to the reading."""
-        raise NotImplementedError
-
-    def build(self, value: Any, reading: Reading) -> Any:
-        """The Python value, of its own, from a checked JSON value."""
-        return value
-
-
-@attrs.frozen(eq=False)
-class Anything(Shape):
-    """Any JSON value."""
-
-    expected = "any value"
-    exact = frozenset({type(None), bool, int, float, str, list, dict})
-    plain = False
-
-    def schema(self) -> JsonSchema:
-        return {}
-
-    def check(self, value: Any, path: Path, reading: Reading) -> Any:
-        return value
-
-    def build(self, value: Any, reading: Reading) -> Any:
-        return thaw_json(value)
-
-
-@attrs.frozen(eq=False)
-class Null(Shape):
-    """`null`."""
-
-    expected = "null"
-    exact = frozenset({type(None)})
-
-    def schema(self) -> JsonSchema:
-        return {"type": "null"}
-
-    def check(self, value: Any, path: Path, reading: Reading) -> Any:
-        if value is not None:
-            reading.problems.mismatch(path, self.expected, value)
-        return value
-
-
-@attrs.frozen(eq=False)
-class Boolean(Shape):
-    """`true` or `false`."""
-
-    expected = "a boolean"
-    exact = frozenset({bool})
-
-    def schema(self) -> JsonSchema:
-        return {"type": "boolean"}
-
-    def check(self, value: Any, path: Path, reading: Reading) -> Any:
-        if type(value) is bool:
-            return value
-        if type(value) is str and reading.coerce and value in BOOLEAN_TEXTS:
-            return BOOLEAN_TEXTS[value]
-        reading.problems.mismatch(path, self.expected, value)
-        return value
-
-
-@attrs.frozen(eq=False)
-class Integer(Shape):
-    """An integer, also one written as `5.0` (JSON Schema counts that as an integer)."""
-
-    expected = "an integer"
-    exact = frozenset({int})
-
-    def schema(self) -> JsonSchema:
-        return {"type": "integer"}
-
-    def check(self, value: Any, path: Path, reading: Reading) -> Any:
-        kind = type(value)
-        if kind is int:
-            return value
-        if kind is float and value.is_integer():
-            return int(value)
-        if kind is str and reading.coerce:
-            number = number_in(value)
-            if type(number) is int:
-                return number
-            if number is not None and abs(number) < _EXACT_INTEGERS and number == int(number):
-                return int(number)
-        reading.problems.mismatch(path, self.expected, value)
-        return value
-
-
-@attrs.frozen(eq=False)
-class Number(Shape):
-    """A number; in Python a float."""
-
-    expected = "a number"
-    exact = frozenset({float})
-    plain = False
-
-    def schema(self) -> JsonSchema:
-        return {"type": "number"}
-
-    def check(self, value: Any, path: Path, reading: Reading) -> Any:
-        number = number_in(value) if type(value) is str and reading.coerce else value
-        if type(number) is float or (type(number) is int and abs(number) < _DOUBLE_RANGE):
-            return number
-        reading.problems.mismatch(path, self.expected, value)
-        return value
-
-    def build(self, value: Any, reading: Reading) -> Any:
-        return float(value)
-
-
-@attrs.frozen(eq=False)
-class String(Shape):
-    """Text, and nothing else: a number never becomes one."""
-
-    expected = "a string"
-    exact = frozenset({str})
-
-    def schema(self) -> JsonSchema:
-        return {"type": "string"}
-
-    def check(self, value: Any, path: Path, reading: Reading) -> Any:
-        if type(value) is not str:
-            reading.problems.mismatch(path, self.expected, value)
-        return value
-
-
-@attrs.frozen(eq=False)
-class ParsedText(Shape):
-    """Text from which a Python value is parsed: a date, a path, a decimal number.
-
-    `numeric`: a JSON number is taken as well, as its text.
-    """
-
-    expected: str
-    keywords: Mapping[str, str]
-    parse: Callable[[str], Any]
-    numeric: bool = False
-    exact = frozenset({str})
-    plain = False
-
-    def schema(self) -> JsonSchema:
-        return {"type": "string", **self.keywords}
-
-    def check(self, value: Any, path: Path, reading: Reading) -> Any:
-        if self.numeric and reading.coerce and type(value) in (int, float):
-            value = repr(value)
-        if type(value) is str:
-            try:
-                self.parse(value)
-                return value
-            except (ValueError, ArithmeticError):
-                pass
-        reading.problems.mismatch(path, self.expected, value)
-        return value
-
-    def build(self, value: Any, reading: Reading) -> Any:
-        return self.parse(value)
-
-
-def _choice_key(value: Any) -> tuple[type, Any]:
-    if type(value) is float and value.is_integer():
-        return int, int(value)
-    return type(value), value
-
-
-class Choice(Shape):
-    """One of listed values. `choices` pairs each JSON value with its Python value."""
-
-    __slots__ = ("_by_key", "_exact", "_expected", "_plain", "_values")
-
-    def __init__(self, choices: Sequence[tuple[Any, Any]]) -> None:
-        self._values = [value for value, _ in choices]
-        self._by_key = {_choice_key(value): (value, result) for value, result in choices}
-        self._expected = one_of(self._values)
-        self._exact = frozenset(type(value) for value in self._values)
-        self._plain = all(result is value for value, result in choices)
-
-    @property
-    def expected(self) -> str:
-        return self._expected
-
-    @property
-    def exact(self) -> frozenset[type]:
-        return self._exact
-
-    @property
-    def plain(self) -> bool:
-        return self._plain
-
-    def schema(self) -> JsonSchema:
-        types = [_SCALAR_TYPES[kind] for kind in dict.fromkeys(type(value) for value in self._values)]
-        return {"type": types[0], "enum": self._values} if len(types) == 1 else {"enum": self._values}
-
-    def check(self, value: Any, path: Path, reading: Reading) -> Any:
-        if not isinstance(value, list | dict):
-            found = self._by_key.get(_choice_key(value))
-            if found is None and reading.coerce and type(value) is str:
-                spelled = BOOLEAN_TEXTS.get(value, number_in(value))
-                found = None if spelled is None else self._by_key.get(_choice_key(spelled))
-            if found is not None:
-                return found[0]
-        reading.problems.mismatch(path, self.expected, value)
-        return value
-
-    def build(self, value: Any, reading: Reading) -> Any:
-        return self._by_key[_choice_key(value)][1]
-
-
-_SCALAR_TYPES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 def _elements(value: Any, path: Path, reading: Reading) -> list[Any] | None:
@@ -605,15 +292,11 @@ class Union(Shape):
         return not reading.problems.count
 
 
-class Reference(Shape):
-    """A named type, by its name; `target` is set when its definition is complete."""
+class _Delegate(Shape):
+    """Another shape, with something said about it."""
 
-    __slots__ = ("_asked", "name", "target")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.target: Shape = Anything()
-        self._asked = False
+    __slots__ = ("target",)
+    target: Shape
 
     @property
     def expected(self) -> str:
@@ -625,7 +308,45 @@ class Reference(Shape):
 
     @property
     def plain(self) -> bool:
-        return False
+        return self.target.plain
+
+    @property
+    def fallible(self) -> bool:
+        return self.target.fallible
+
+    def check(self, value: Any, path: Path, reading: Reading) -> Any:
+        return self.target.check(value, path, reading)
+
+    def build(self, value: Any, reading: Reading) -> Any:
+        return self.target.build(value, reading)
+
+
+class Described(_Delegate):
+    """A type with a description of its own, inside another type."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, target: Shape, text: str) -> None:
+        self.target = target
+        self._text = text
+
+    def schema(self) -> JsonSchema:
+        return {**self.target.schema(), "description": self._text}
+
+
+class Reference(_Delegate):
+    """A named type, by its name; `target` is set when its definition is complete."""
+
+    __slots__ = ("_asked", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.target = Anything()
+        self._asked = False
+
+    @property
+    def plain(self) -> bool:
+        return False  # without asking the target, which may be recursive and unfinished
 
     @property
     def fallible(self) -> bool:
@@ -639,44 +360,3 @@ class Reference(Shape):
 
     def schema(self) -> JsonSchema:
         return {"$ref": f"#/$defs/{self.name}"}
-
-    def check(self, value: Any, path: Path, reading: Reading) -> Any:
-        return self.target.check(value, path, reading)
-
-    def build(self, value: Any, reading: Reading) -> Any:
-        return self.target.build(value, reading)
-
-
-class Described(Shape):
-    """A type with a description of its own, inside another type."""
-
-    __slots__ = ("_shape", "_text")
-
-    def __init__(self, shape: Shape, text: str) -> None:
-        self._shape = shape
-        self._text = text
-
-    @property
-    def expected(self) -> str:
-        return self._shape.expected
-
-    @property
-    def exact(self) -> frozenset[type]:
-        return self._shape.exact
-
-    @property
-    def plain(self) -> bool:
-        return self._shape.plain
-
-    @property
-    def fallible(self) -> bool:
-        return self._shape.fallible
-
-    def schema(self) -> JsonSchema:
-        return {**self._shape.schema(), "description": self._text}
-
-    def check(self, value: Any, path: Path, reading: Reading) -> Any:
-        return self._shape.check(value, path, reading)
-
-    def build(self, value: Any, reading: Reading) -> Any:
-        return self._shape.build(value, reading)

@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeAlias
 import attrs
 
 from agentloop._docstring import Docstring, read_docstring
-from agentloop._shapes import Field, JsonSchema, Object, Reading, Refused
+from agentloop._shape import JsonSchema, Reading, Refused
+from agentloop._shapes import Field, Object
 from agentloop._types import TypeReader, described
 from agentloop._values import freeze_json, thaw_json
 from agentloop.errors import InvalidArguments, ToolDefinitionError

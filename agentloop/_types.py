@@ -24,9 +24,11 @@ from typing import Any
 
 import attrs
 
+from agentloop import _scalars as scalars
 from agentloop import _shapes as shapes
 from agentloop._docstring import read_docstring
 from agentloop._jsontext import number_in
+from agentloop._shape import JsonSchema, Shape
 from agentloop._values import freeze_json, thaw_json
 from agentloop.errors import ToolDefinitionError
 
@@ -55,30 +57,30 @@ def _bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-_SCALARS: dict[Any, shapes.Shape] = {
-    Any: shapes.Anything(),
-    object: shapes.Anything(),
-    inspect.Parameter.empty: shapes.Anything(),
-    None: shapes.Null(),
-    type(None): shapes.Null(),
-    bool: shapes.Boolean(),
-    int: shapes.Integer(),
-    float: shapes.Number(),
-    str: shapes.String(),
-    typing.LiteralString: shapes.String(),
-    datetime.datetime: shapes.ParsedText(
+_SCALARS: dict[Any, Shape] = {
+    Any: scalars.Anything(),
+    object: scalars.Anything(),
+    inspect.Parameter.empty: scalars.Anything(),
+    None: scalars.Null(),
+    type(None): scalars.Null(),
+    bool: scalars.Boolean(),
+    int: scalars.Integer(),
+    float: scalars.Number(),
+    str: scalars.String(),
+    typing.LiteralString: scalars.String(),
+    datetime.datetime: scalars.ParsedText(
         "a date and time such as 2026-01-31T09:30:00Z", {"format": "date-time"}, datetime.datetime.fromisoformat
     ),
-    datetime.date: shapes.ParsedText("a date such as 2026-01-31", {"format": "date"}, datetime.date.fromisoformat),
-    datetime.time: shapes.ParsedText("a time such as 09:30:00", {"format": "time"}, datetime.time.fromisoformat),
-    uuid.UUID: shapes.ParsedText("a UUID", {"format": "uuid"}, uuid.UUID),
-    decimal.Decimal: shapes.ParsedText(
+    datetime.date: scalars.ParsedText("a date such as 2026-01-31", {"format": "date"}, datetime.date.fromisoformat),
+    datetime.time: scalars.ParsedText("a time such as 09:30:00", {"format": "time"}, datetime.time.fromisoformat),
+    uuid.UUID: scalars.ParsedText("a UUID", {"format": "uuid"}, uuid.UUID),
+    decimal.Decimal: scalars.ParsedText(
         "a decimal number as text",
         {"pattern": "^-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?$"},
         _decimal,
         numeric=True,
     ),
-    bytes: shapes.ParsedText("base64 text", {"contentEncoding": "base64"}, _bytes),
+    bytes: scalars.ParsedText("base64 text", {"contentEncoding": "base64"}, _bytes),
 }
 
 
@@ -90,9 +92,9 @@ class TypeReader:
         self._place = [owner]
         self._references: dict[Any, shapes.Reference] = {}
         self._open: set[Any] = set()
-        self._definitions: dict[str, shapes.Shape | None] = {}
+        self._definitions: dict[str, Shape | None] = {}
 
-    def definitions(self) -> shapes.JsonSchema:
+    def definitions(self) -> JsonSchema:
         """The `$defs` of all named types read so far."""
         return {name: shape.schema() for name, shape in self._definitions.items() if shape is not None}
 
@@ -121,7 +123,7 @@ class TypeReader:
             keywords["default"] = shown
         return shapes.Field(shape, required, keywords)
 
-    def shape(self, annotation: Any) -> shapes.Shape:
+    def shape(self, annotation: Any) -> Shape:
         """The shape of a type. Raises `ToolDefinitionError` for one that has no meaning here."""
         annotation, text = described(annotation)
         if text is not None:
@@ -147,11 +149,11 @@ class TypeReader:
             "a dataclass, attrs class, TypedDict or NamedTuple, a date, time, UUID, Path, Decimal or bytes, or a union"
         )
 
-    def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> shapes.Shape:
+    def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> Shape:
         if origin is typing.Union or origin is types.UnionType:
             return shapes.Union([self.shape(argument) for argument in arguments])
         if origin is typing.Literal:
-            return shapes.Choice([self._choice(value) for value in arguments])
+            return scalars.Choice([self._choice(value) for value in arguments])
         if origin is tuple:
             return self._tuple(arguments)
         if origin in _ARRAYS:
@@ -162,29 +164,29 @@ class TypeReader:
             return shapes.Dictionary(self.shape(arguments[1]))
         raise self._unsupported(annotation)
 
-    def _bare(self, annotation: Any) -> shapes.Shape:
+    def _bare(self, annotation: Any) -> Shape:
         if annotation in _ARRAYS:
-            return shapes.Array(shapes.Anything(), _ARRAYS[annotation])
+            return shapes.Array(scalars.Anything(), _ARRAYS[annotation])
         if annotation is tuple:
-            return shapes.Array(shapes.Anything(), tuple)
+            return shapes.Array(scalars.Anything(), tuple)
         if annotation in _DICTIONARIES:
-            return shapes.Dictionary(shapes.Anything())
+            return shapes.Dictionary(scalars.Anything())
         if not isinstance(annotation, type):
             raise self._unsupported(annotation)
         if issubclass(annotation, enum.Enum) and len(annotation):
-            return shapes.Choice([self._choice(member) for member in annotation])
+            return scalars.Choice([self._choice(member) for member in annotation])
         if issubclass(annotation, pathlib.PurePath):
-            return shapes.ParsedText("a path", {}, annotation)
+            return scalars.ParsedText("a path", {}, annotation)
         if _is_record(annotation):
             return self._class(annotation)
         raise self._unsupported(annotation)
 
-    def _tuple(self, arguments: tuple[Any, ...]) -> shapes.Shape:
+    def _tuple(self, arguments: tuple[Any, ...]) -> Shape:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return self._array(arguments[0], tuple)
         return shapes.FixedArray(tuple([self.shape(argument) for argument in arguments]))
 
-    def _array(self, item: Any, make: Callable[[list[Any]], Any]) -> shapes.Shape:
+    def _array(self, item: Any, make: Callable[[list[Any]], Any]) -> Shape:
         inner = described(item)[0]
         unhashable = (typing.get_origin(inner) or inner) in (list, dict, set) or getattr(inner, "__hash__", 0) is None
         if make in (set, frozenset) and unhashable:
@@ -201,7 +203,7 @@ class TypeReader:
             raise self.refuse(f"the value {value!r} is no JSON string, number, boolean or null")
         return written, (value if isinstance(value, enum.Enum) else written)
 
-    def _alias(self, alias: Any) -> shapes.Shape:
+    def _alias(self, alias: Any) -> Shape:
         reference = self._references.get(alias)
         if reference is not None:
             if alias in self._open:  # recursive, so it needs a name
@@ -232,7 +234,7 @@ class TypeReader:
             free, number = f"{name}{number}", number + 1
         return free
 
-    def _class(self, cls: type) -> shapes.Shape:
+    def _class(self, cls: type) -> Shape:
         reference = self._references.get(cls)
         if reference is not None:
             return reference

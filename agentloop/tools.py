@@ -16,7 +16,7 @@ from agentloop._rawschema import SchemaCheck
 from agentloop._results import NO_OUTPUT as NO_OUTPUT
 from agentloop._results import as_result
 from agentloop._results import error_text as error_text
-from agentloop._shapes import Reading
+from agentloop._shape import Reading
 from agentloop._signature import (
     ToolKind,
     TypedFunction,

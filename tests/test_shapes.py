@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop._shapes import Object, Reading, Refused
+from agentloop._shape import Reading, Refused
+from agentloop._shapes import Object
 from agentloop._types import TypeReader
 
 
