@@ -18,6 +18,20 @@ from agentloop._tables import EVENTS, Key, State, Step, read_rows, read_states, 
 from agentloop.events import Event, Foreign, Hook, MessageEnd, MessageStart
 from agentloop.messages import AssistantMessage, ToolResultMessage
 
+__all__ = [
+    "BLOCK_STATES",
+    "CALL_STATES",
+    "EVENT_RULES",
+    "ORDER",
+    "ORDER_RULES",
+    "RULES",
+    "VALUE_RULES",
+    "Checker",
+    "ValueChecker",
+    "check",
+    "picture",
+]
+
 # ---------------------------------------------------------------- the tables
 
 RUN: Final = """

@@ -79,7 +79,7 @@ class CallPlanner:
             return self._made(call, [], 0, self._start(call, call.arguments), [], self._failed(self.pick(*_REFUSALS)))
         arguments = self.pick(call.arguments, call.arguments, '{"path": "b"}')
         hooks: list[Event] = [self._hook(call) for _ in range(self.pick(0, 0, 0, 1, 2))]
-        asked = self.pick(False, False, True)
+        asked = self.pick(False, True) if manner == "aborted" else self.pick(False, False, True)
         if asked:
             hooks.append(ApprovalRequest(call.id, call.name, arguments))
         decision = self._decision(asked, bool(hooks), manner)
@@ -90,13 +90,15 @@ class CallPlanner:
         if decision is not None and decision != "allow":
             code = "denied" if decision == "deny" else "forbidden"
             return self._made(call, hooks + decided, len(hooks), start, [], self._failed(code))
-        if manner == "aborted" and self.pick(False, True):
+        if manner == "aborted" and ((asked and decision is None) or self.pick(False, True)):
             return self._made(call, hooks + decided, len(hooks), start, [], self._failed("aborted"))
         return self._ran(call, hooks + decided, len(hooks), start, manner)
 
     def _decision(self, asked: bool, hooked: bool, manner: Manner) -> Any:
+        if asked and manner == "aborted":
+            return self.pick(None, None, "allow", "deny")
         if asked:
-            return self.pick("allow", "allow", "deny", "forbidden", *([None] if manner == "aborted" else []))
+            return self.pick("allow", "allow", "deny", "forbidden")
         return self.pick(None, "allow", "deny", "forbidden") if hooked else None
 
     def _hook(self, call: ToolCall) -> Hook:

@@ -111,22 +111,21 @@ class RunMaker:
         self.events.append(AgentStart())
         outcome: Outcome = self.pick(*_OUTCOMES)
         turns = self.pick(1, 1, 1, 2, 3, 0)
+        squeezed = self.seldom() and (turns == 0 or outcome.abort or outcome.stop_reason == "completed")
         if self.seldom():
             self.open_calls(outcome if turns == 0 else COMPLETED)
         for number in range(turns):
             if self.seldom() and not self.compaction(self.pick("completed", "completed", "retryable", "fatal")):
                 return self.end(self.given_up())
             last = number == turns - 1
-            self.turn(outcome if last else COMPLETED, last)
+            self.turn(outcome if last and not squeezed else COMPLETED, last)
             for _ in range(self.pick(0, 0, 0, 1, 2)):
                 self.stop_hook()
-        if self.seldom() and (outcome.stop_reason == "completed" or turns == 0):
-            outcome = self.last_compaction(outcome)
-        return self.end(outcome)
+        return self.end(self.last_compaction(outcome) if squeezed else outcome)
 
     def last_compaction(self, outcome: Outcome) -> Outcome:
         """A compaction after the last turn, or alone; given up it changes nothing, unless it was aborted."""
-        if not outcome.abort or self.pick(False, True):
+        if not outcome.abort:
             self.compaction(self.pick("completed", "retryable", "fatal"))
             return outcome
         self.compaction("aborted")
@@ -246,7 +245,7 @@ class RunMaker:
         if outcome.stop_reason == "completed" or outcome.code in _LIMITS:
             return self.attempt(number, "completed")
         if outcome.stop_reason == "aborted":
-            how = self.pick("completed", "aborted", "retryable")
+            how = self.pick("completed", "aborted", "retryable", "retryable")
             # `retryable`: stopped in the wait that was announced
             return self.attempt(number, how, retry=2000 if how == "retryable" else None)
         return self.attempt(number, outcome.stop_reason)
@@ -325,7 +324,7 @@ class RunMaker:
 
     def nested(self, call_id: str) -> list[Event]:
         """A nested run of a call, as its parent sees it; now and then cut short."""
-        if self.depth <= 0 or not self.seldom():
+        if self.depth <= 0 or not self.pick(False, False, True):
             return []
         session = f"child-{call_id}-{self.pick('a', 'b')}"  # ids of calls are unique, so no two nested runs share one
         child = RunMaker(self.draw, self.pick, depth=self.depth - 1, custom=self.custom)
@@ -359,7 +358,9 @@ class RunMaker:
             self.messages, self.broken, self.broken_at = [], [], 0
             self.replaced = True
             self.summary = summary = self.new_summary() if mode == "summarize" else None
-        self.events.append(CompactionEnd(reason, mode, status, self.pick(attempt, attempt, None), error[0], error[1], summary))
+        self.events.append(
+            CompactionEnd(reason, mode, status, self.pick(attempt, attempt, None), error[0], error[1], summary)
+        )
         self.results = []
         return status == "completed"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -18,25 +19,31 @@ _HALVES = ("\ud83d", "\ude00", "a\ud83d", "\ude00b", "\ud800\ud800")
 _INDEXES = st.sampled_from((None, None, None, 0, 1, 2))
 
 
-def _pieces() -> st.SearchStrategy[str]:
-    return values.texts() | st.sampled_from(_HALVES)
+_PIECES = values.texts() | st.sampled_from(_HALVES)
+_FIDELITIES = values.fidelities()
+_ARGUMENTS = values.argument_texts()
+_BOOLEANS = st.booleans()
+_IDS = st.sampled_from(("call_1", "call_2", "fn", "", None))
+_ENDS = st.sampled_from(("finish", "finish", "late", "raise", "cut"))
+_REASONS = st.sampled_from((None, None, *values.FINISH_REASONS))
+_CUTS = [st.integers(0, most) for most in range(9)]
 
 
 def _call_chunks(names: st.SearchStrategy[str]) -> st.SearchStrategy[ToolCallChunk]:
     fragments = st.sampled_from(("", "{", "}", '{"a": 1}', '"path": "é"', "[", "\ud83d", "\ude00"))
     ids = st.sampled_from((None, None, "", "call_1", "call_2", "fn"))
-    return st.builds(ToolCallChunk, fragments, ids, st.none() | names, _INDEXES, values.fidelities())
+    return st.builds(ToolCallChunk, fragments, ids, st.none() | names, _INDEXES, _FIDELITIES)
 
 
+@cache
 def chunks(tool_names: tuple[str, ...] = ("look", "add")) -> st.SearchStrategy[Any]:
     """Any one chunk but `Finish`: text, thinking and calls with and without index and id, block ends, data, usage."""
     names = st.sampled_from((*tool_names, "no_such_tool"))
-    fidelities = values.fidelities()
-    whole = values.whole_blocks() | st.builds(ToolCall, values.call_ids(), names, values.argument_texts())
+    whole = values.whole_blocks() | st.builds(ToolCall, values.call_ids(), names, _ARGUMENTS)
     return st.one_of(
-        _pieces(),
-        st.builds(TextChunk, _pieces(), _INDEXES, fidelities),
-        st.builds(ThinkingChunk, _pieces(), _INDEXES, fidelities),
+        _PIECES,
+        st.builds(TextChunk, _PIECES, _INDEXES, _FIDELITIES),
+        st.builds(ThinkingChunk, _PIECES, _INDEXES, _FIDELITIES),
         _call_chunks(names),
         st.builds(BlockEnd, _INDEXES),
         st.builds(BlockChunk, whole),
@@ -44,18 +51,29 @@ def chunks(tool_names: tuple[str, ...] = ("look", "add")) -> st.SearchStrategy[A
     )
 
 
+@cache
+def _names(tool_names: tuple[str, ...]) -> st.SearchStrategy[str]:
+    return st.sampled_from((*tool_names, "no_such_tool"))
+
+
 @st.composite
 def whole_calls(draw: Any, tool_names: tuple[str, ...] = ("look", "add")) -> list[Any]:
     """One call as providers send it: its start with id and name, then its arguments in pieces."""
     index = draw(_INDEXES)
-    text = draw(values.argument_texts())
-    cut = draw(st.integers(0, min(len(text), 8)))
-    id = draw(st.sampled_from(("call_1", "call_2", "fn", "", None)))
-    start = ToolCallChunk(id=id, name=draw(st.sampled_from((*tool_names, "no_such_tool"))), index=index)
+    text = draw(_ARGUMENTS)
+    cut = draw(_CUTS[min(len(text), 8)])
+    start = ToolCallChunk(id=draw(_IDS), name=draw(_names(tool_names)), index=index)
     fragments = [ToolCallChunk(piece, index=index) for piece in (text[:cut], text[cut:])]
-    return [start, *fragments, *([BlockEnd(index)] if draw(st.booleans()) else [])]
+    return [start, *fragments, *([BlockEnd(index)] if draw(_BOOLEANS) else [])]
 
 
+@cache
+def _bodies(tool_names: tuple[str, ...]) -> st.SearchStrategy[list[Any]]:
+    part = st.one_of(chunks(tool_names).map(lambda chunk: [chunk]), whole_calls(tool_names))
+    return st.lists(part, max_size=5).map(lambda parts: [chunk for part in parts for chunk in part])
+
+
+@cache
 def failures() -> st.SearchStrategy[BaseException]:
     """What a model may raise: every code of a request, with and without a wait, and exceptions of others."""
     known = st.builds(
@@ -75,16 +93,15 @@ def model_replies(draw: Any, tool_names: tuple[str, ...] = ("look", "add"), brok
 
     `broken=False`: only replies that finish.
     """
-    part = chunks(tool_names).map(lambda chunk: [chunk]) | whole_calls(tool_names)
-    body = [chunk for some in draw(st.lists(part, max_size=5)) for chunk in some]
-    end = draw(st.sampled_from(("finish", "finish", "late", "raise", "cut"))) if broken else "finish"
+    body = draw(_bodies(tool_names))
+    end = draw(_ENDS) if broken else "finish"
     if end == "raise":
         return [*body, draw(failures())]
     if end == "cut":
         return [*body, CUT]
     calls = any(isinstance(chunk, ToolCallChunk) for chunk in body)
-    reason = draw(st.sampled_from(("tool_use" if calls else "stop", *values.FINISH_REASONS)))
-    finish = Finish(reason, draw(values.fidelities()))
+    reason = draw(_REASONS)
+    finish = Finish(reason or ("tool_use" if calls else "stop"), draw(_FIDELITIES))
     return [*body, finish, *([draw(chunks(tool_names))] if end == "late" else [])]
 
 
