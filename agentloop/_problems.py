@@ -38,7 +38,17 @@ class Problems:
 
     def mismatch(self, path: Path, expected: str, value: Any) -> None:
         """Note a value that is not what was expected."""
-        self.add(path, f"expected {expected}, got {describe(value)}")
+        if self.count < MAX_PROBLEMS:  # beyond it the words would be made for nobody
+            self.add(path, f"expected {expected}, got {describe(value)}")
+        else:
+            self.count += 1
+
+    def unknown(self, path: Path, names: Iterable[str]) -> None:
+        """Note a field that nobody asked for; `names` are those that exist."""
+        if self.count < MAX_PROBLEMS:
+            self.add(path, unknown_field(names))
+        else:
+            self.count += 1
 
     def include(self, other: Problems) -> None:
         """Take over the problems of an attempt."""

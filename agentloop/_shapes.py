@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from agentloop._problems import Path, Problems, counted, missing, unknown_field
+from agentloop._problems import Path, Problems, counted, missing
 from agentloop._results import error_text
 from agentloop._scalars import Anything
 from agentloop._shape import JsonSchema, Reading, Refused, Shape
@@ -194,7 +194,7 @@ class Object(Shape):
         for name, member in members.items():
             check = checks.get(name)
             if check is None:
-                reading.problems.add((path, name), unknown_field(self.fields))
+                reading.problems.unknown((path, name), self.fields)
             else:
                 checked[name] = check(member, (path, name), reading)
         for name in self._required:

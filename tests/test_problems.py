@@ -71,7 +71,9 @@ def test_many_problems_are_counted() -> None:
     for number in range(5):
         other.add(None, f"other {number}")
     problems.include(other)
+    problems.unknown(None, ["a"])
+    problems.mismatch(None, "an integer", "x")
     lines = problems.text().splitlines()
-    assert problems.count == MAX_PROBLEMS + 4
-    assert lines[-2:] == ["$: other 0", "and 4 more"]
+    assert problems.count == MAX_PROBLEMS + 6
+    assert lines[-2:] == ["$: other 0", "and 6 more"]
     assert len(lines) == MAX_PROBLEMS + 1
