@@ -1,0 +1,100 @@
+"""The benchmarks: each variant does the whole work, and the report says what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1]))
+    from benchmarks import report
+
+    return report
+
+
+@pytest.fixture
+def timing(report: ModuleType) -> ModuleType:
+    from benchmarks import timing
+
+    return timing
+
+
+@pytest.mark.parametrize(
+    ("workload", "variant"),
+    [
+        *[("W1", variant) for variant in ("floor", "floor2", "str", "TextChunk")],
+        *[(workload, variant) for workload in ("W2", "W3", "W4") for variant in ("floor", "floor2", "agentloop")],
+    ],
+)
+def test_each_variant_does_the_whole_work(timing: ModuleType, workload: str, variant: str) -> None:
+    """All characters, all results, the tool saw its whole argument; less is refused."""
+    timing.check(workload, variant, 7)
+
+    full = timing.VARIANTS[workload][variant]
+    timing.VARIANTS[workload][variant] = lambda workload, size: full("W1", 1)
+    try:
+        with pytest.raises(SystemExit, match=f"{workload} {variant} 7: saw"):
+            timing.check(workload, variant, 7)
+    finally:
+        timing.VARIANTS[workload][variant] = full
+
+
+def test_times_are_a_unit_of_each_variant_at_each_size(timing: ModuleType) -> None:
+    """Sizes and variants in the order in which they were asked for."""
+    costs = timing.measure("W2", [2, 3], rounds=1)
+    assert list(costs) == [2, 3]
+    assert all(list(cost) == ["floor", "floor2", "agentloop"] and min(cost.values()) > 0 for cost in costs.values())
+
+
+def run(ours: float, floor2: float, larger: float) -> dict[str, Any]:
+    small = {"floor": 1.0, "floor2": floor2, "agentloop": ours}
+    return {"us": {"10": small, "100": {**small, "agentloop": larger}}}
+
+
+def test_ratios_and_growths_are_medians_of_what_each_process_saw(report: ModuleType) -> None:
+    """A process on a slow machine has slow floors too; only the largest size is held against the limits."""
+    small, large = report.timing_rows("W2", [run(4, 1, 4), run(80, 10, 96), run(9, 1, 12)])
+    assert (small.value, small.floor2, small.ratio, small.growth, small.over) == (9, 1, 8, None, "")
+    assert (large.value, large.ratio, large.growth, large.over) == (12, 9.6, 1.2, "ratio, growth")
+
+
+def test_limits_of_imports_and_memory(report: ModuleType) -> None:
+    """Over the limit is said with what it is that is over."""
+    imports = {"ms": {"floor": 80, "agentloop": 181}, "cpu_ms": {"floor": 80, "agentloop": 170}}
+    imports |= {
+        "modules": {"floor": 100, "agentloop": 150},
+        "unwanted": ["cattrs"],
+        "bytes": {"agentloop": 5, "anyio": 6},
+    }
+    rows = report.import_rows(imports)
+    assert [(row.value, row.over) for row in rows] == [(181, "time"), (170, ""), (150, "cattrs"), (11, "")]
+    rows = report.memory_rows(
+        {
+            ("W2", "agentloop", 10): [1_000],
+            ("W2", "floor2", 10): [500],
+            ("W2", "agentloop", 20): [1_900, 2_400, 2_500],
+            ("W2", "floor2", 20): [1_000],
+            ("idle", "agentloop", 10): [500_000],
+            ("idle", "floor2", 10): [20_000],
+        }
+    )
+    assert [(row.value, row.floor2, row.growth, row.over) for row in rows] == [
+        (100, 50, None, ""),
+        (120, 50, 1.2, "growth"),
+        (50_000, 2_000, None, "bytes"),
+    ]
+
+
+def test_the_table_lines_up(report: ModuleType) -> None:
+    """One line a row below the head, with numbers that a person can read."""
+    lines = report.table(report.timing_rows("W2", [run(4, 1, 12_345.6)])).splitlines()
+    assert [" ".join(line.split()) for line in lines[1:]] == [
+        "W2 agentloop 10 4.00 µs 1.00 1.00 4.00 6.00 4.00",
+        "W2 agentloop 100 12,346 µs 1.00 1.00 12,346 3,086 6.00 4.00 over: ratio, growth",
+    ]
+    assert len({line.index("µs") for line in lines[1:]}) == 1
