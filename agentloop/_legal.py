@@ -93,6 +93,7 @@ class MessageView(Sequence[M]):
 
 _ANSWERED: Final[list[int]] = []
 _LEFT_OUT: Final[list[int]] = []
+_LEFT_OUT_TAKEN: Final[list[int]] = []  # the latest reply with the id is left out, an earlier one has the id
 _PENDING: Final = ToolResultMessage("", "", "")
 _REPAIRS_TO_LOG = 10
 
@@ -101,21 +102,21 @@ class LegalBuilder:
     """The legal form of the messages so far (`out`). `ids` are those of the calls to come, as far as they are known."""
 
     __slots__ = (
-        "_ids", "_next", "_numbers", "_pending", "_problem", "_received", "_repaired", "_repairs", "_shown",
-        "_slots", "_used", "made", "out",
+        "_ids", "_next", "_numbers", "_pending", "_problem", "_received", "_repaired", "_repairs", "_shown", "_slots",
+        "made", "out",
     )  # fmt: skip
 
     def __init__(self, ids: set[str]) -> None:
         self.out: list[Message] = []
         self._shown = 0  # so much of `out` stands in views: it must not change in place
         self._next = 0  # the place in `out` where a message in good order stands
-        self._ids = ids  # as they came; those that are made up avoid them
-        self._used: set[str] = set()
-        self.made: set[str] = set()
-        self._numbers: dict[str, int] = {}
+        self._ids = ids
         self._slots: dict[str, list[int]] = {}
         """Id as it came → free places for results of the latest reply that has it, the first one last."""
         self._pending: dict[int, ToolCall] = {}
+        self.made: set[str] = set()
+        """Ids that were made up."""
+        self._numbers: dict[str, int] = {}
         self._problem: str | None = None
         self._received = 0
         self._repairs: list[str] = []
@@ -161,20 +162,19 @@ class LegalBuilder:
         if not sent:
             self._put(message, content)
             return
-        self._ids.update([call.id for call in sent])
-        calls = [self._legal_call(index, call) for call in sent]
+        calls = self._reserve(index, sent)
         if calls != sent:
             legal = iter(calls)
             content = tuple([next(legal) if isinstance(block, ToolCall) else block for block in content])
         self._put(message, content)
-        self._reserve(sent, calls)
+        self._pending.update(enumerate(calls, len(self.out)))
+        self.out += [_PENDING] * len(calls)
 
     def _leave_out(self, index: int, message: AssistantMessage) -> None:
         if message.stop_reason is None:
             self._repair(f"messages[{index}]: a reply without a stop_reason is partial and was left out")
         for call in calls_of(message.content):
-            self._ids.add(call.id)
-            self._slots[call.id] = _LEFT_OUT
+            self._slots[call.id] = _LEFT_OUT_TAKEN if self._is_taken(call.id) else _LEFT_OUT
 
     def _add_result(self, index: int, message: ToolResultMessage) -> None:
         sent_id = message.tool_call_id
@@ -202,18 +202,29 @@ class LegalBuilder:
         self.out.append(message if content is message.content else attrs.evolve(message, content=content))
         self._next = len(self.out)
 
-    def _reserve(self, sent: list[ToolCall], calls: list[ToolCall]) -> None:
-        first = len(self.out)
-        self.out += [_PENDING] * len(calls)
-        self._pending.update(enumerate(calls, first))
-        slots = self._slots
-        for place in range(len(self.out) - 1, first - 1, -1):
-            call_id = sent[place - first].id
-            places = slots.get(call_id)
+    def _is_taken(self, call_id: str) -> bool:
+        places = self._slots.get(call_id)
+        return places is not None and places is not _LEFT_OUT
+
+    def _reserve(self, index: int, sent: list[ToolCall]) -> list[ToolCall]:
+        """The calls of a reply, legal, with places for their results."""
+        first, calls, doubled, named = len(self.out) + 1, [], set[str](), False
+        for place, call in enumerate(sent, first):
+            call_id = call.id
+            places = self._slots.get(call_id)
+            free = call_id != "" and (places is None or places is _LEFT_OUT)
+            if not (free or named):
+                named = True
+                self._ids.update([other.id for other in sent])  # a name that is made must avoid the later ones too
+            calls.append(self._legal_call(index, call, free))
             if places and places[0] >= first:  # the id stands twice in this very reply
                 places.append(place)
+                doubled.add(call_id)
             else:
-                slots[call_id] = [place]
+                self._slots[call_id] = [place]
+        for call_id in doubled:
+            self._slots[call_id].reverse()
+        return calls
 
     def _legal_result(self, index: int, message: ToolResultMessage, place: int) -> ToolResultMessage:
         call = self._pending.pop(place, None)
@@ -230,24 +241,22 @@ class LegalBuilder:
             self._repair(f"messages[{index}]: a result of the tool {message.tool_name!r} for a call of {name!r}")
         return attrs.evolve(message, content=content, tool_call_id=call_id, tool_name=name)
 
-    def _legal_call(self, index: int, call: ToolCall) -> ToolCall:
+    def _legal_call(self, index: int, call: ToolCall, free: bool) -> ToolCall:
         if not call.name:
             self._refuse(f"messages[{index}]: expected the name of a tool in the call {call.id!r}, got none")
-        call_id = call.id
-        if not call_id or call_id in self._used:
+        call_id, arguments = call.id, call.arguments
+        if not free:
             call_id = self._make_id(call_id)
             self._repair(f"messages[{index}]: the call id {call.id!r} is taken or empty and became {call_id!r}")
-        self._used.add(call_id)
-        arguments = call.arguments
         if not (_check_short(arguments) if len(arguments) <= _CACHED_LENGTH else _check(arguments)):
             arguments = "{}"
-        if call_id is call.id and arguments is call.arguments:
+        if free and arguments is call.arguments:
             return call
         return attrs.evolve(call, id=call_id, arguments=arguments)
 
     def _make_id(self, call_id: str) -> str:
         number = self._numbers.get(call_id, 2 if call_id else 1)
-        while (made := f"{call_id or 'call'}#{number}") in self._used or made in self._ids:
+        while (made := f"{call_id or 'call'}#{number}") in self.made or made in self._slots or made in self._ids:
             number += 1
         self._numbers[call_id] = number + 1
         self.made.add(made)
@@ -310,7 +319,7 @@ class LegalBuilder:
 
     def call_ids(self) -> frozenset[str]:
         """The ids of all calls, as they came and as they are shown."""
-        return frozenset(self._ids | self._used)
+        return frozenset(self._ids | self._slots.keys() | self.made)
 
     def _log(self) -> None:
         more = self._repaired - len(self._repairs)
