@@ -34,7 +34,8 @@ QUICK_SIZES: dict[str, tuple[int, ...]] = {
 }
 MEMORY = (
     ("W1", "TextChunk", 1_000_000),
-    ("W2", "agentloop", 2_500),
+    ("W2", "agentloop", 625),
+    ("W2", "agentloop", 1_250),
     ("W2", "agentloop", 5_000),
     ("idle", "agentloop", 10_000),
 )

@@ -39,6 +39,9 @@ GOALS: dict[tuple[str, str], float] = {
 GROWTH = 1.1
 """Cost of a unit at ten times the size over that at the size, W4 excepted: the same, but for noise."""
 
+MEMORY_GROWTH = 2.0
+"""Bytes of a further turn later over earlier: about 1 if linear (tables double now and then), 3.3 if quadratic."""
+
 
 @attrs.frozen(kw_only=True)
 class Row:
@@ -122,33 +125,56 @@ def import_rows(run: dict[str, Any]) -> list[Row]:
     ]
 
 
-def memory_rows(figures: dict[tuple[str, str, int], list[int]]) -> list[Row]:
-    """Rows of W8: (workload, variant, size) to the bytes that each process grew by."""
-    grown = {key: statistics.median(values) for key, values in figures.items()}
-    rows: list[Row] = []
-    for (workload, variant, size), value in grown.items():
-        if variant != "floor2":
-            before = next((row for row in rows if row.variant == MEMORY_NAMES[workload]), None)
-            rows.append(_memory_row(workload, size, value, grown[workload, "floor2", size], before))
-    return rows
-
-
 MEMORY_NAMES = {"W1": "W1, all of it", "W2": "W2, a turn", "idle": "an idle run"}
 
 
-def _memory_row(workload: str, size: int, value: float, floor2: float, smaller: Row | None) -> Row:
-    row = Row(workload="W8", variant=MEMORY_NAMES[workload], size=size, value=value, unit="bytes", floor2=floor2)
+def memory_rows(figures: dict[tuple[str, str, int], list[int]]) -> list[Row]:
+    """Rows of W8: (workload, variant, size) to the bytes that each process grew by; three sizes of W2, ascending.
+
+    The growth of W2 is that of what further turns cost: the first ones find memory that the import has freed.
+    """
+    grown = {key: statistics.median(values) for key, values in figures.items()}
+    rows = []
+    for (workload, variant, size), value in grown.items():
+        if variant == "floor2":
+            continue
+        same = [(key[2], grown[key]) for key in grown if key[:2] == (workload, variant) and key[2] <= size]
+        rows.append(_memory_row(workload, size, value, grown[workload, "floor2", size], _growth(same)))
+    return rows
+
+
+def _growth(grown: Sequence[tuple[int, float]]) -> float | None:
+    """What a further unit costs between the last two sizes over that between the two before."""
+    if len(grown) < 3:
+        return None
+    (size0, bytes0), (size1, bytes1), (size2, bytes2) = grown[-3:]
+    earlier, later = (bytes1 - bytes0) / (size1 - size0), (bytes2 - bytes1) / (size2 - size1)
+    return later / earlier if earlier > 0 else None
+
+
+def _memory_row(workload: str, size: int, value: float, floor2: float, growth: float | None) -> Row:
+    limit: float | None = None
+    goal: float | None = None
     if workload == "W1":
         text = PIECE * size
-        row = attrs.evolve(row, limit=3 * text + 4 * MIB, goal=2 * text + 2 * MIB)
+        limit, goal = 3 * text + 4 * MIB, 2 * text + 2 * MIB
     else:
-        row = attrs.evolve(row, value=value / size, floor2=floor2 / size)
+        value, floor2 = value / size, floor2 / size
     if workload == "idle":
-        row = attrs.evolve(row, limit=LIMITS["W8", "idle run"], goal=GOALS["W8", "idle run"])
-    if smaller is not None and smaller.value:
-        row = attrs.evolve(row, growth=row.value / smaller.value)
-    over = ["bytes"] * (row.limit is not None and row.value > row.limit) + ["growth"] * ((row.growth or 0) > GROWTH)
-    return attrs.evolve(row, over=", ".join(over))
+        limit, goal = LIMITS["W8", "idle run"], GOALS["W8", "idle run"]
+    over = ["bytes"] * (limit is not None and value > limit) + ["growth"] * ((growth or 0) > MEMORY_GROWTH)
+    return Row(
+        workload="W8",
+        variant=MEMORY_NAMES[workload],
+        size=size,
+        value=value,
+        unit="bytes",
+        floor2=floor2,
+        growth=growth,
+        limit=limit,
+        goal=goal,
+        over=", ".join(over),
+    )
 
 
 def table(rows: Sequence[Row]) -> str:
