@@ -19,7 +19,17 @@ from typing import Any, Final, Literal, TypeAlias
 import anyio
 
 from agentloop.errors import TraceWriteError
-from agentloop.events import ChildEvent, Event, MessageUpdate, TextDelta, ThinkingDelta, ToolCallDelta
+from agentloop.events import (
+    ChildEvent,
+    Event,
+    MessageUpdate,
+    TextDelta,
+    TextStart,
+    ThinkingDelta,
+    ThinkingStart,
+    ToolCallDelta,
+    ToolCallStart,
+)
 from agentloop.omni._calls import GRACE, Call, start_call
 from agentloop.omni.codec import Encoder, TraceFilter
 from agentloop.omni.records import Clock, Record
@@ -37,7 +47,8 @@ on."""
 
 _log = logging.getLogger(__name__)
 
-_PIECES: Final = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
+_PIECES: Final = frozenset({TextStart, TextDelta, ThinkingStart, ThinkingDelta, ToolCallStart, ToolCallDelta})
+"""Deltas that a trace leaves out whole: their ends carry the blocks."""
 
 
 def record(
@@ -82,9 +93,9 @@ class Recording(AsyncGenerator[Event, None]):
         """See `record`."""
         self.lost = 0
         """Records that could not be written."""
-        self._source = events
         self._events = aiter(events)
-        self._encoder = Encoder(clock)
+        self._next = self._events.__anext__
+        self._encode = Encoder(clock).encode
         self._writer = trace if isinstance(trace, TraceWriter) else None
         self._sink: Sink | None = None if isinstance(trace, TraceWriter) else trace
         self._filter = TraceFilter()
@@ -110,35 +121,27 @@ class Recording(AsyncGenerator[Event, None]):
             raise RuntimeError("this recording is being stepped already: one step at a time")
         self._stepping = True
         try:
-            return await self._step()
+            if self._open is None:
+                event = await self._next()
+                kind = type(event)
+                if kind is ChildEvent or (kind is MessageUpdate and type(event.delta) in _PIECES):  # type: ignore[union-attr]
+                    return event
+                try:
+                    records = self._encode(event)
+                except (TypeError, ValueError) as error:  # an application's own message that JSON cannot say
+                    records = []
+                    await self._failed(_no_record(error))
+                if self._writer is not None:
+                    for record in records:
+                        try:
+                            self._writer.write(record, trusted=True)
+                        except TraceWriteError as error:
+                            await self._failed(error)
+                    return event
+                self._open = event, records
+            return await self._step_of_sink(*self._open)
         finally:
             self._stepping = False
-
-    async def _step(self) -> Event:
-        if self._open is None:
-            event = await anext(self._events)
-            kind = type(event)
-            if kind is ChildEvent or (kind is MessageUpdate and type(event.delta) in _PIECES):  # type: ignore[union-attr]
-                return event
-            self._open = event, await self._encoded(event)
-        event, records = self._open
-        while records:
-            try:
-                await self._store(records[0])
-            except TraceWriteError as error:
-                await self._failed(error)
-            del records[0]
-        self._open = None
-        return event
-
-    async def _encoded(self, event: Event) -> list[Record]:
-        try:
-            return self._encoder.encode(event)
-        except (TypeError, ValueError) as error:  # an application's own message that JSON cannot say
-            wrapped = TraceWriteError(f"expected an event that can be a record, got {error}")
-            wrapped.__cause__ = error
-            await self._failed(wrapped)
-            return []
 
     async def _failed(self, error: TraceWriteError) -> None:
         """A record could not be written: end the run, or say so once."""
@@ -149,15 +152,20 @@ class Recording(AsyncGenerator[Event, None]):
         if self.lost == 1:
             _log.warning("the run goes on, but its trace is not complete: %s", error)
 
-    # ------------------------------------------------------------ writing
+    # ------------------------------------------------------------ a sink of one's own
 
-    async def _store(self, record: Record) -> None:
-        if self._writer is not None:
-            self._writer.write(record)
-        elif self._sink is not None:
-            await self._offer(self._sink, record)
-        elif self._filter.keep(record):
-            raise TraceWriteError("expected a sink, got one that was given up")
+    async def _step_of_sink(self, event: Event, records: list[Record]) -> Event:
+        while records:
+            try:
+                if self._sink is not None:
+                    await self._offer(self._sink, records[0])
+                elif self._filter.keep(records[0]):
+                    raise TraceWriteError("expected a sink, got one that was given up")
+            except TraceWriteError as error:
+                await self._failed(error)
+            del records[0]
+        self._open = None
+        return event
 
     async def _offer(self, sink: Sink, record: Record) -> None:
         """Give one record to the sink, or wait further for it to take that which it has."""
@@ -252,3 +260,9 @@ class Recording(AsyncGenerator[Event, None]):
         keep = getattr(self._events, "keep_alive", None)
         if keep is not None:
             keep()
+
+
+def _no_record(error: Exception) -> TraceWriteError:
+    wrapped = TraceWriteError(f"expected an event that can be a record, got {error}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -9,6 +9,7 @@ match.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import attrs
@@ -64,33 +65,107 @@ _SHAPES: Final = (
     _shape(
         "slack token",
         "xoxa-|xoxb-|xoxe-|xoxo-|xoxp-|xoxr-|xoxs-",
-        r"(?<![A-Za-z0-9_-])xox[abeoprs]-(?=[A-Za-z-]*+[0-9])[A-Za-z0-9-]{10,}+",
+        r"(?<![A-Za-z0-9_-])xox[abeoprs]-(?=[A-Za-z-]*+[0-9])[A-Za-z0-9-]{15,}+",
     ),
     _shape("aws key id", "AKIA|ASIA", r"(?<![A-Za-z0-9_-])A[KS]IA[A-Z0-9]{16}(?![A-Za-z0-9])"),
     _shape(
         "aws secret key",
         "ecret_access_key|ecretAccessKey|ECRET_ACCESS_KEY",
-        r"(?P<keep>(?i:secret_access_key|secretaccesskey)[\"'\\:=\s]{1,16}+)[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+])",
+        r"(?P<keep>(?:[Ss]ecret_access_key|[Ss]ecretAccessKey|SECRET_ACCESS_KEY)[\"'\\:=\s]{1,16}+)[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+])",
     ),
-    _key("json web token", "eyJ", r"[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+"),
+    _key("json web token", "eyJ", r"[A-Za-z0-9_-]{17,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+"),
     _shape(
         "bearer token",
         "earer |EARER ",
-        r"(?P<keep>(?<![A-Za-z0-9])(?i:bearer) {1,4}+)(?=[A-Za-z._~+/-]*+[0-9])[A-Za-z0-9._~+/-]{16,}+=*+",
+        r"(?P<keep>(?<![A-Za-z0-9])(?:[Bb]earer|BEARER) {1,4}+)(?=[A-Za-z._~+/-]*+[0-9])[A-Za-z0-9._~+/-]{16,}+=*+",
     ),
     _shape("password", "://", r"(?P<keep>://[^\s:/?#@\"'\\]{1,64}+:)[^\s/@\"'\\]{1,256}+(?=@)"),
     _shape("private key", "PRIVATE KEY", _PRIVATE_KEY),
 )
 
-_WORDS: Final = tuple({word for shape in _SHAPES for word in shape.words} - {"sk-ant-", "sk-or-"})  # `sk-` covers them
-_BYTES: Final = tuple(word.encode() for word in _WORDS)
+# ---------------------------------------------------------------- a fast look
+
+_RUN: Final = 20  # the shortest secret that is one word: an AWS key id
+_TOKEN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_AS_RUNS: Final = bytes(97 if byte in _TOKEN else 32 for byte in range(256))
+_LONG_RUN: Final = b"a" * _RUN
+_LONG_WORD: Final = re.compile(rf"[A-Za-z0-9_-]{{{_RUN},}}+")
+_BEGINNINGS: Final = (
+    "sk-", "sk_live_", "sk_test_", "rk_live_", "rk_test_", "AIza", "gsk_", "xai-", "pplx-", "hf_", "r8_", "ghp_", "gho_",
+    "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "npm_", "pypi-AgE", "xox", "AKIA", "ASIA", "eyJ",
+)  # fmt: skip
+
+
+def _may_hold(text: str) -> bool:
+    """False when no shape can stand in the text. Costs less than writing it."""
+    if "@" in text and "://" in text:
+        return True
+    if len(text) < _RUN:
+        return False
+    if "earer " in text or "EARER " in text or "PRIVATE KEY" in text:
+        return True
+    if len(text) > 50 and ("ecret_access_key" in text or "ecretAccessKey" in text or "ECRET_ACCESS_KEY" in text):
+        return True
+    if _LONG_RUN not in text.encode("utf-8", "surrogatepass").translate(_AS_RUNS):
+        return False
+    return "ya29." in text or any(match[0].startswith(_BEGINNINGS) for match in _LONG_WORD.finditer(text))
+
+
+_PLAIN: Final[dict[str, tuple[int, str | None]]] = {
+    "text": (4, "text"),
+    "thinking": (4, "thinking"),
+    "tool_call": (6, "arguments"),
+    "tool_call_output": (5, "output"),
+    "tool_execution_start": (4, "arguments"),
+    "tool_execution_end": (4, None),
+    "message_start": (4, None),
+    "message_end": (3, None),
+    "turn_start": (2, None),
+    "turn_end": (1, None),
+    "request_begin": (1, None),
+    "request_end": (2, None),
+    "token_usage": (3, None),
+    "approval_decision": (3, None),
+}
+"""The frequent kinds: with how many fields a payload has no text but the one named. (No field: none.)"""
+
+_OTHER: Final = (0, None)
+
+
+def _plain_text(record: Record) -> str | None:
+    """The only text of a record of a frequent kind; None: look at all of it."""
+    payload = record["payload"]
+    kind = payload.get("type")
+    if type(kind) is not str or len(record) != 3 or "timestamp" not in record:
+        return None
+    fields, name = _PLAIN.get(kind, _OTHER)
+    if len(payload) > fields:
+        return None
+    if name is None:
+        return ""
+    text = payload.get(name)
+    return text if type(text) is str else None
+
+
+def _texts(record: Record) -> Iterator[str]:
+    """Every string of a record that may be masked, keys included."""
+    open_nodes: list[Any] = [record]
+    while open_nodes:
+        node = open_nodes.pop()
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            if isinstance(key, str) and node is not record:
+                yield key
+            if key in _OPAQUE or _is_data(node, key, value):
+                continue
+            if isinstance(value, str):
+                yield value
+            elif isinstance(value, dict | list):
+                open_nodes.append(value)
+
+
+# ---------------------------------------------------------------- masking
 
 _OPAQUE: Final = frozenset({"fidelity", "tool_call_id", "session_id", "timestamp", "type"})
-
-
-def may_hold_secret(line: bytes) -> bool:
-    """A fast look at a record's JSON text: False when no shape can stand in it."""
-    return any(word in line for word in _BYTES)
 
 
 def mask_text(text: str) -> str:
@@ -104,7 +179,11 @@ def mask_text(text: str) -> str:
 
 
 def mask_secrets(record: Record) -> Record:
-    """A copy of the record with the secrets in its strings masked: the default of what stores records."""
+    """The record with the secrets in its strings masked: a copy, or itself when it holds none. The default of what
+    stores records."""
+    text = _plain_text(record)
+    if not (any(map(_may_hold, _texts(record))) if text is None else len(text) > 6 and _may_hold(text)):
+        return record
     copy = dict(record)
     open_nodes: list[Any] = [copy]  # no recursion: a record of a foreign file may be deep
     while open_nodes:

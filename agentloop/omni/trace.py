@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from agentloop.errors import TraceWriteError
 from agentloop.omni._lock import SessionLock
-from agentloop.omni.jsonl import dumps
+from agentloop.omni.jsonl import dumps, dumps_trusted
 from agentloop.omni.reader import (
     MAX_LINE,
     TraceFile,
@@ -33,15 +33,14 @@ from agentloop.omni.reader import (
     trace_path,
 )
 from agentloop.omni.records import (
+    PARTIALS,
     Clock,
     Record,
     event_kind,
     is_compaction_closed,
-    is_meta,
-    is_partial,
     repeated,
 )
-from agentloop.omni.redact import mask_secrets, may_hold_secret
+from agentloop.omni.redact import mask_secrets
 
 __all__ = [
     "Fsync",
@@ -73,15 +72,27 @@ _log = logging.getLogger(__name__)
 
 _OPENING: Final = ("mcp_connect_begin", "mcp_connect_end", "tool_list_ready")
 _FLAGS: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_PROGRESS: Final = frozenset({"tool_execution_update"})
+_NOTED: Final = frozenset({*_OPENING, *MILESTONES})  # kinds after which there is something to do
 _ENVELOPES: Final = frozenset({"session_meta", "model_msg", "event_msg"})
 
 
 def is_stored(record: Record) -> bool:
     """Whether a record belongs in a trace: a meta, a complete message or an event of the session itself. Fragments,
     progress and everything that came from a child do not."""
-    if record.get("type") not in _ENVELOPES or record.get("origin"):
-        return False
-    return not is_partial(record) and event_kind(record) != "tool_execution_update"
+    return _stored_kind(record) is not None
+
+
+def _stored_kind(record: Record) -> str | None:
+    """The kind of a record that belongs in a trace (`session_meta`, `text`, `request_end`, …; empty where it has
+    none)."""
+    envelope = record.get("type")
+    if envelope not in _ENVELOPES or record.get("origin"):
+        return None
+    kind = "session_meta" if envelope == "session_meta" else record["payload"].get("type")
+    if type(kind) is not str:
+        return ""
+    return None if kind in (PARTIALS if envelope == "model_msg" else _PROGRESS) else kind
 
 
 # ---------------------------------------------------------------- the head of a file
@@ -173,6 +184,7 @@ class TraceWriter:
         self._meta = meta
         self._opening = {kind: record for record in opening if (kind := event_kind(record)) in _OPENING}
         self._redact = redact
+        self._dumps_trusted = dumps_trusted if redact in (None, mask_secrets) else dumps
         self._fsync = fsync
         self._clock = clock
         self._head = HeadOfFile(at_head=after is None or rotate, after_compaction=rotate)
@@ -187,22 +199,27 @@ class TraceWriter:
 
     # ---------------------------------------------------------------- for callers
 
-    def write(self, record: Record) -> None:
+    def write(self, record: Record, *, trusted: bool = False) -> None:
         """Store a record, if it is of a kind that is stored. When this returns it is written (or waits at a head).
 
-        Raises `TraceWriteError` when it could not be; the next record may be written all the same.
+        `trusted`: it comes from an encoder, so that NaN cannot be in it and need not be looked for. Raises
+        `TraceWriteError` when it could not be; the next record may be written all the same.
         """
-        if not is_stored(record) or is_meta(record):
+        kind = _stored_kind(record)
+        if kind is None or kind == "session_meta":
             return
         with self._mutex:
             if self._closed:
                 raise TraceWriteError(f"session {self.session_id}: expected an open writer, got a closed one")
-            batch = self._head.take(record)
-            if batch and self._store(batch):
-                self._head.wrote(record)
-                if event_kind(record) in _OPENING:
-                    self._opening[record["payload"]["type"]] = record
-                self._sync(record)
+            if self._head.at_head:
+                stored = self._write_head(record)
+            else:
+                line = self._line(record, self._dumps_trusted if trusted else dumps)
+                stored = line is not None
+                if line is not None:
+                    self._append(line)
+            if stored and (kind in _NOTED or self._fsync == "always"):
+                self._note(kind, record)
 
     def rotate(self, meta: Record | None = None) -> None:
         """The context ends here: the next record opens the next file, headed by `meta` if given (as after a model
@@ -238,48 +255,67 @@ class TraceWriter:
 
     # ---------------------------------------------------------------- one record, or the head of a file
 
-    def _store(self, batch: list[Record]) -> bool:
-        """Whether anything was written: a redaction may leave nothing."""
-        lines = [line for record in batch if (line := self._line(record)) is not None]
-        if lines:
+    def _write_head(self, record: Record) -> bool:
+        """Begin the next file with what waited and this record, unless it waits too. Whether it was written."""
+        batch = self._head.take(record)
+        lines = [line for item in batch if (line := self._line(item)) is not None]  # a redaction may leave nothing
+        if not lines:
+            return False
+        try:
+            self._begin_file(lines)
+        except OSError as error:
+            raise self._failure(error) from error
+        self._head.wrote(record)
+        return True
+
+    def _note(self, kind: str, record: Record) -> None:
+        """What a record that is written means for those after it."""
+        if kind in _OPENING:
+            self._opening[kind] = record
+        elif kind == "compaction_end":
+            self._head.wrote(record)
+        if self._fsync == "always" or (self._fsync == "milestones" and kind in MILESTONES):
             try:
-                if self._head.at_head:
-                    self._begin_file(lines)
-                else:
-                    self._append(b"".join(lines))
+                os.fsync(self._open_file())
             except OSError as error:
                 raise self._failure(error) from error
-        return bool(lines)
 
     def _failure(self, error: OSError) -> TraceWriteError:
         return TraceWriteError(f"{self.file or self._traces}: expected to write a record, got {error}")
 
-    def _line(self, record: Record) -> bytes | None:
+    def _line(self, record: Record, dump: Callable[[Any], bytes] = dumps) -> bytes | None:
         try:
-            line = self._text(record)
+            kept = record if self._redact is None else self._redact(record)
+            if kept is None:
+                return None
+            line = dump(kept) + b"\n"
         except Exception as error:  # a redaction of the caller's may raise anything; nothing is stored unredacted
             raise TraceWriteError(f"session {self.session_id}: expected a record in JSON, got {error!r}") from error
-        if line is not None and len(line) > MAX_LINE:
+        if len(line) > MAX_LINE:
             raise TraceWriteError(f"expected a record of at most {MAX_LINE} bytes, got {len(line)}")
         return line
 
-    def _text(self, record: Record) -> bytes | None:
-        if self._redact is mask_secrets:
-            line = dumps(record)
-            return (dumps(mask_secrets(record)) if may_hold_secret(line) else line) + b"\n"
-        kept = record if self._redact is None else self._redact(record)
-        return None if kept is None else dumps(kept) + b"\n"
-
     def _append(self, data: bytes) -> None:
-        fd = self._open_file()
-        healing = b"\n" if self._torn else b""
         try:
-            _write_all(fd, healing + data)
+            if self._fd is None or self._torn:
+                self._append_behind(data)
+            elif (written := os.write(self._fd, data)) != len(data):
+                self._torn = written > 0
+                _write_all(self._fd, data, written)
+                self._torn = False
         except _ShortWrite as short:
-            # What stands of the line is torn; a newline that came through alone has healed the tail before.
-            self._torn = short.written > len(healing) or (self._torn and short.written == 0)
-            raise
-        self._torn = False
+            self._torn = self._torn or short.written > 0
+            raise self._failure(short) from short
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _append_behind(self, data: bytes) -> None:
+        """The first append to a file that is there, or one behind a torn line: that is given its end first."""
+        fd = self._open_file()
+        if self._torn:
+            _write_all(fd, b"\n")
+            self._torn = False
+        _write_all(fd, data)
 
     def _open_file(self) -> int:
         """The file that is written to; its tail is looked at once, when it is opened."""
@@ -333,13 +369,6 @@ class TraceWriter:
         day = time.strftime("%Y-%m-%d", time.localtime(self._clock()))
         return trace_path(self._traces, day, self.session_id, index)
 
-    def _sync(self, record: Record) -> None:
-        if self._fsync == "always" or (self._fsync == "milestones" and event_kind(record) in MILESTONES):
-            try:
-                os.fsync(self._open_file())
-            except OSError as error:
-                raise self._failure(error) from error
-
     def _close_file(self) -> None:
         fd, self._fd = self._fd, None
         if fd is not None:
@@ -354,19 +383,16 @@ class _ShortWrite(OSError):
         self.written = written
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    """One write in almost every case; the rest of a short one is tried again."""
-    written = 0
-    view: bytes | memoryview = data
+def _write_all(fd: int, data: bytes, written: int = 0) -> None:
+    """The rest of the data: one write in almost every case."""
     while written < len(data):
         try:
-            count = os.write(fd, view)
+            count = os.write(fd, memoryview(data)[written:])
             if count == 0:
                 raise OSError(errno.EIO, "the write made no progress")
         except OSError as error:
             raise _ShortWrite(written, error) from error
         written += count
-        view = memoryview(data)[written:]
 
 
 def _sync_folder(folder: Path) -> None:

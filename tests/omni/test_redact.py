@@ -12,8 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.omni.jsonl import dumps
-from agentloop.omni.records import custom_message, inline_data, thinking, tool_call, tool_call_output, user_text
-from agentloop.omni.redact import mask_secrets, mask_text, may_hold_secret
+from agentloop.omni.records import (
+    custom_message,
+    inline_data,
+    reply_end,
+    request_end,
+    thinking,
+    tool_call,
+    tool_call_output,
+    tool_execution_end,
+    user_text,
+)
+from agentloop.omni.redact import mask_secrets, mask_text
 
 ALPHABET = string.ascii_letters + string.digits
 
@@ -160,18 +170,55 @@ def test_other_records_come_back_equal(value: Any) -> None:
     assert mask_secrets(record) == record
 
 
-def test_the_fast_look_misses_nothing() -> None:
-    """`may_hold_secret` is true of the line of every record that would be masked."""
-    for secret in [
-        *SECRETS.values(),
-        "Bearer " + made(40),
-        "BEARER " + made(40),
-        "aws_secret_access_key=" + made(40),
-        "a://b:c@d",
-    ]:
-        assert mask_text(secret) != secret
-        assert may_hold_secret(dumps(user_text(secret)))
-    assert not may_hold_secret(dumps(user_text("Plain words, and a file: a.txt")))
+HIDDEN = [
+    *SECRETS.values(),
+    "Bearer " + made(40),
+    "BEARER " + made(40),
+    "aws_secret_access_key=" + made(40),
+    "AWS_SECRET_ACCESS_KEY: " + made(40),
+    "a://b:c@d",
+    "github_pat_" + made(60),
+    "rk_" + "test_" + made(24),
+    "ASIA" + made(16, string.ascii_uppercase),
+]
+
+
+@pytest.mark.parametrize("secret", HIDDEN, ids=range(len(HIDDEN)))
+def test_the_fast_look_misses_nothing(secret: str) -> None:
+    """`may_hold_secret` is true of every record that would be masked, wherever the secret stands, short ones
+    included."""
+    assert mask_text(secret) != secret
+    for text in (secret, f"é {secret}", "x" * 500 + f"\n{secret}\n" + "y " * 500):
+        for record in (
+            user_text(text),
+            thinking(text),
+            tool_call("run", text, "c1"),
+            tool_call_output("c1", text),
+            tool_call_output("c1", "ok", content=[{"type": "text", "text": text}]),
+            custom_message("note", {text: 1}),
+            tool_execution_end("c1", "run", details=[[text]]),
+            request_end("fatal", error_message=text),
+            reply_end("fatal", None, error_message=text),
+            {"type": "event_msg", "payload": {"type": "later", "words": text}},
+            {"type": "event_msg", "payload": {"type": "turn_end"}, "more": text},
+        ):
+            assert secret not in str(mask_secrets(record)), record
+
+
+@given(
+    st.text(st.characters(codec="utf-8"), max_size=80) | st.text("sk-_live AIza=:/@.eyJbearBE\n0123456789", max_size=60)
+)
+def test_the_fast_look_agrees(text: str) -> None:
+    """A text that the fast look lets pass is one that masking leaves as it is."""
+    assert mask_secrets(user_text(text))["payload"]["text"] == mask_text(text)
+
+
+def test_a_record_without_secrets_is_itself() -> None:
+    """Nothing is copied where nothing is masked."""
+    record = tool_call_output(
+        "c1", "Plain words, a long_identifier_of_some_length, and 0123456789abcdef0123456789abcdef."
+    )
+    assert mask_secrets(record) is record
 
 
 def test_deep_records() -> None:
