@@ -314,8 +314,9 @@ _HANDLERS: Mapping[str, Callable[[EventReader, JsonObject], Iterable[ModelChunk]
 
 
 def _beside(item: JsonObject) -> dict[str, Any]:
-    """What a call's item holds beside what its chunks say. Its status is a state of the stream, not of the call."""
-    kept = {key: value for key, value in item.items() if key not in ("call_id", "name", "arguments", "input", "status")}
+    """What a call's item holds beside what its chunks say. Its status is a state of the stream, not of the call. The input
+    of a custom call is kept as well: it is no JSON, which is all that a history's arguments may be."""
+    kept = {key: value for key, value in item.items() if key not in ("call_id", "name", "arguments", "status")}
     if kept.get("type") == "function_call":
         del kept["type"]
     return kept

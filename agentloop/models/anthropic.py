@@ -249,9 +249,9 @@ def _thinking(given: JsonObject | None, options: shared.CommonOptions, model: st
     if thinks_adaptively(model):
         adaptive = {"type": "adaptive", "display": "summarized"}  # several models would show nothing without it
         return {"thinking": adaptive, "output_config": {"effort": _EFFORTS.get(level, level)}, "max_tokens": max_tokens}
-    if max_tokens <= 1_024:  # the least budget that the API takes
-        raise shared.invalid_option("max_tokens", "more than 1024 with thinking", max_tokens)
-    budget = min(budget, max(1_024, max_tokens * 3 // 4))
+    if max_tokens <= LEAST_BUDGET:
+        raise shared.invalid_option("max_tokens", f"more than {LEAST_BUDGET} with thinking", max_tokens)
+    budget = min(budget, max(LEAST_BUDGET, max_tokens * 3 // 4))
     return {"thinking": {"type": "enabled", "budget_tokens": budget}, "max_tokens": max_tokens}
 
 

@@ -307,7 +307,7 @@ def _reply_item(
 
 def _call_item(call: ToolCall, kept: dict[str, Any], call_id: str, name: str) -> dict[str, Any]:
     if kept.get("type") == "custom_tool_call":
-        return {**kept, "call_id": call_id, "name": name, "input": call.arguments}
+        return {"input": call.arguments, **kept, "call_id": call_id, "name": name}
     kept.pop("type", None)
     arguments = shared.arguments_text(call.arguments)
     return {"type": "function_call", **kept, "call_id": call_id, "name": name, "arguments": arguments}

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentloop import Config, Context, agent_loop, tool
 from agentloop.errors import MissingExtra, ModelError
 from agentloop.messages import (
     AssistantMessage,
@@ -45,6 +46,7 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models._anthropic_events import EventReader
+from agentloop.models._sdk import SdkStream
 from agentloop.models.anthropic import Anthropic, request_body, request_headers, thinks_adaptively
 from agentloop.testing._wire_compare import error_differences, stream_differences
 from agentloop.testing.wire import Case, Play, WireServer, load_cases, play_case, run_model
@@ -373,6 +375,8 @@ def test_names_of_tools_are_mapped_back() -> None:
     made, kept = (tool["name"] for tool in request["tools"])
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", made)
     assert kept == "look"
+    chosen = body(user("go"), tools=tools, tool_choice={"name": "mcp:files.read"})
+    assert chosen["tool_choice"]["name"] == made
     chunks = read(opened(0, type="tool_use", id="t", name=made, input={}), names={made: "mcp:files.read"})
     assert chunks[0].name == "mcp:files.read"
 
@@ -556,6 +560,7 @@ def test_a_sandbox_is_named_while_its_code_waits_for_results() -> None:
     assert body(*waiting, container="mine")["container"] == "mine"
     assert "container" not in body(user("go"), reply("done", fidelity=kept), user("more"))
     assert "container" not in body(*waiting, reply("done"), user("more"))
+    assert "container" not in body(*waiting, model="claude-other")
 
 
 def test_a_message_that_is_none_of_the_model_s_world_is_named() -> None:
@@ -616,7 +621,8 @@ def test_thinking_levels() -> None:
     assert high["thinking"] == {"type": "enabled", "budget_tokens": 16_384}
     assert high["max_tokens"] == 8_192 + 16_384
     tight = body(user("x"), thinking="max", max_tokens=4_000)
-    assert tight["thinking"]["budget_tokens"] < tight["max_tokens"] == 4_000
+    assert 1_024 <= tight["thinking"]["budget_tokens"] < tight["max_tokens"] == 4_000
+    assert body(user("x"), thinking="low", max_tokens=1_100)["thinking"]["budget_tokens"] == 1_024
     new = body(user("x"), thinking="minimal", model="claude-opus-4-6")
     assert new["thinking"]["type"] == "adaptive"
     assert new["output_config"] == {"effort": "low"}
@@ -756,6 +762,76 @@ async def test_a_client_of_the_caller_stays_open(server: WireServer) -> None:
     assert outcome.error is not None
     assert outcome.error.code == "overloaded"
     assert len(server.requests) == count + 1
+
+
+@pytest.mark.anyio
+async def test_a_run_sends_signed_thinking_back_with_the_result(server: WireServer) -> None:
+    """Through the kernel: the reply carries who made it, so its thinking and its call's own fields go back."""
+    asks = [
+        start(input_tokens=3),
+        opened(0, type="thinking", thinking="", signature=""),
+        piece(0, "thinking_delta", thinking="hm"),
+        piece(0, "signature_delta", signature="SIG"),
+        stop(0),
+        opened(1, type="tool_use", id="toolu_1", name="double", input={}, caller={"type": "direct"}),
+        piece(1, "input_json_delta", partial_json='{"n": 2}'),
+        stop(1),
+        ended("tool_use"),
+    ]
+    plays = [Play(stream(*asks), headers=EVENTS), Play(stream(*say("4")), headers=EVENTS)]
+
+    @tool
+    def double(n: int) -> str:
+        """Double a number."""
+        return str(2 * n)
+
+    config = Config(model=adapter(server.play(*plays)))
+    events = [event async for event in agent_loop([user("2 twice?")], Context(tools=(double,)), config)]
+    assert events[-1].stop_reason == "completed"
+    assert server.requests[-1].json["messages"][1:] == [
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "SIG"},
+                {
+                    "type": "tool_use",
+                    "id": "toolu_1",
+                    "name": "double",
+                    "input": {"n": 2},
+                    "caller": {"type": "direct"},
+                },
+            ],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "4"}]}],
+        },
+    ]
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_was_never_read_is_closed_as_well(server: WireServer) -> None:
+    """The connection ends with the stream although the client lives on."""
+    import anthropic
+
+    address = server.play(Play(stream(*say()), headers=EVENTS, stall_at=200))
+    async with anthropic.AsyncAnthropic(base_url=address, api_key="mine") as client:
+        events = await client.post(
+            "/v1/messages", cast_to=object, body={}, stream=True, stream_cls=anthropic.AsyncStream[object]
+        )
+        await SdkStream(events).close()
+        assert await anyio.to_thread.run_sync(server.requests[-1].client_closed.wait, 5)
+
+
+@pytest.mark.anyio
+async def test_another_provider_does_not_get_the_key_in_the_environment(
+    server: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK's own variable holds Anthropic's key; somebody else's address gets none that was not given."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret-key")
+    address = server.play(Play(stream(*say()), headers=EVENTS))
+    await run_model(Anthropic(MODEL, base_url=address, provider="somebody"))
+    assert "secret-key" not in str(server.requests[-1].headers)
 
 
 @pytest.mark.anyio

@@ -262,8 +262,9 @@ def test_a_custom_call_has_its_input_as_arguments() -> None:
         done(0, **{**item, "input": "*** Begin"}),
         completed(),
     )
-    assert chunks[0] == ToolCallChunk("", "call_1", "patch", 0, {"id": "ct_1", "type": "custom_tool_call"})
+    assert chunks[0] == ToolCallChunk("", "call_1", "patch", 0, {"id": "ct_1", "type": "custom_tool_call", "input": ""})
     assert chunks[1].arguments == "*** Begin"
+    assert chunks[2].fidelity["input"] == "*** Begin"
     assert chunks[-1].reason == "tool_use"
 
 
@@ -290,7 +291,12 @@ def test_what_only_the_final_response_holds_is_not_lost() -> None:
         "TextChunk", "BlockChunk", "TextChunk", "BlockEnd", "ToolCallChunk", "ToolCallChunk", "BlockEnd", "UsageChunk",
         "Finish",
     ]  # fmt: skip
-    assert read(*say()[:-1], completed(message("Hello")))[:3] == read(*say())[:3]
+    assert read(*say()[:-1], completed(message("Hello")))[:-2] == read(*say())[:-2]
+    assert [chunk for chunk in read(done(0, **SEARCH), completed(SEARCH)) if isinstance(chunk, BlockChunk)] == [
+        BlockChunk(Text("", SEARCH))
+    ]
+    shifted = [added(1, **message()), piece("output_text", 1, "x"), done(1, **message("x")), completed(message("x"))]
+    assert [type(chunk) for chunk in read(*shifted)] == [TextChunk, TextChunk, BlockEnd, UsageChunk, Finish]
 
 
 @pytest.mark.parametrize(
@@ -501,11 +507,11 @@ def test_reasoning_needs_to_be_readable_and_followed() -> None:
 
 
 def test_custom_calls_and_their_results() -> None:
-    """A custom call goes back with its input, and its result is a custom one."""
-    call = ToolCall("call_1", "patch", "*** Begin", {"id": "ct_1", "type": "custom_tool_call"})
-    items = sent(user("go"), reply(call), result("call_1", "ok"), store=True)[1:]
+    """A custom call goes back with its input, which no JSON is, and its result is a custom one."""
+    kept = {"id": "ct_1", "type": "custom_tool_call", "input": "*** Begin"}
+    items = sent(user("go"), reply(ToolCall("call_1", "patch", "{}", kept)), result("call_1", "ok"), store=True)[1:]
     assert items == [
-        {"id": "ct_1", "type": "custom_tool_call", "call_id": "call_1", "name": "patch", "input": "*** Begin"},
+        {"input": "*** Begin", "id": "ct_1", "type": "custom_tool_call", "call_id": "call_1", "name": "patch"},
         {"type": "custom_tool_call_output", "call_id": "call_1", "output": "ok"},
     ]
 
@@ -747,6 +753,17 @@ async def test_a_client_of_the_caller_stays_open(server: WireServer) -> None:
     assert outcome.error is not None
     assert outcome.error.code == "overloaded"
     assert len(server.requests) == count + 1
+
+
+@pytest.mark.anyio
+async def test_another_provider_does_not_get_the_key_in_the_environment(
+    server: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK's own variable holds OpenAI's key; somebody else's address gets none that was not given."""
+    monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
+    address = server.play(Play(stream(*say()), headers=EVENTS))
+    await run_model(OpenAIResponses(MODEL, base_url=address, provider="somebody"))
+    assert "secret-key" not in str(server.requests[-1].headers)
 
 
 @pytest.mark.anyio
