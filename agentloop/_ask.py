@@ -210,6 +210,8 @@ class _Reading:
                     count = 0
                     if not (core.parked and not core.buffer):
                         await self._room()
+                        if core.look():  # the consumer may have aborted before it came back: nothing more is read
+                            break
         finally:
             close = getattr(stream, "aclose", None)
             if close is not None:

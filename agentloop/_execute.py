@@ -508,7 +508,8 @@ class Batch:
                 if is_error
                 else NO_OUTPUT
             )
-            result = attrs.evolve(result, content=(*result.content, Text(sink.note(text))))
+            said = result.content if sink.streamed else ()  # what is there is blank; what was streamed stays
+            result = attrs.evolve(result, content=(*said, Text(sink.note(text))))
         result = attrs.evolve(result, is_error=is_error)
         if call.cause in ("abort", "deadline"):
             return _Outcome(result, "aborted", "aborted")

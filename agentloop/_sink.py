@@ -17,12 +17,14 @@ from agentloop.messages import Text, ToolResult, text_of
 from agentloop.tools import as_result
 
 _JOIN_AT = 512
+_PROGRESS_BOUND = 8
+"""Reports of progress that may wait for the consumer, however little of a model's stream is read ahead."""
 
 
 class Sink:
     """The reports of one call. After its end (`closed`) everything is dropped."""
 
-    __slots__ = ("_carry", "_core", "_id", "_name", "_pieces", "bound", "closed", "signal", "streamed")
+    __slots__ = ("_carry", "_core", "_id", "_joined", "_name", "_pieces", "bound", "closed", "signal", "streamed")
 
     def __init__(self, core: Core, id: str, name: str, signal: AbortSignal) -> None:
         self._core = core
@@ -35,6 +37,7 @@ class Sink:
         self.bound = 0.0
         """What nested runs need to close."""
         self._pieces: list[str] = []
+        self._joined = 0
         self._carry = ""
 
     # ------------------------------------------------------------ the contract of ToolSink
@@ -117,7 +120,7 @@ class Sink:
         core = self._core
         if self.closed or core.closing:
             return
-        if len(core.buffer) >= max(core.config.run_ahead, 1):
+        if len(core.buffer) >= max(core.config.run_ahead, _PROGRESS_BOUND):
             self._drop_oldest_progress()
         core.emit_update(ToolExecutionUpdate(self._id, self._name, result))
 
@@ -138,8 +141,9 @@ class Sink:
     def _tell(self, text: str) -> None:
         self.streamed = True
         self._pieces.append(text)
-        if len(self._pieces) >= _JOIN_AT:
-            self._pieces[:] = ["".join(self._pieces)]
+        if len(self._pieces) - self._joined >= _JOIN_AT:  # joined pieces stand in front, `_JOIN_AT` in each
+            self._pieces[self._joined :] = ["".join(self._pieces[self._joined :])]
+            self._joined += 1
         self._core.emit_update(ToolExecutionUpdate(self._id, self._name, None, text))
 
     def _flush(self) -> None:
