@@ -17,9 +17,10 @@ def expand(records: Iterable[Record], children: Children, *, session_id: str | N
     """The records, with each `subagent` pointer replaced by the child's records, the chain of ids put before them, at
     any depth.
 
-    A child that is missing leaves its pointer; one that is the session itself (`session_id`), or an ancestor, is not
-    followed and leaves it too. Children are read as their place comes.
+    A child that is missing leaves its pointer, and so does one that was shown already: the session itself
+    (`session_id`), an ancestor, one that a second pointer names. Children are read as their place comes.
     """
+    shown = {session_id}
     open_sessions: list[tuple[list[str], Iterator[Record]]] = [([], iter(records))]
     while open_sessions:
         origin, rest = open_sessions[-1]
