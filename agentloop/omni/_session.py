@@ -343,7 +343,7 @@ class SessionReader:
             block: Any = READERS[kind](payload)
             if kind == "tool_call" and not self._ours:
                 self._names[block.id] = block.name
-            reason = payload.get("stop_reason", "completed")
+            reason = payload.get("stop_reason") or "completed"
             if self._reply is not None:
                 return self._reply.block(kind, block, reason)
             reply, events = self._in_reply()
@@ -389,8 +389,9 @@ class SessionReader:
     def _edge(self, kind: str, payload: Payload, text: Any) -> Events:
         """A start, a stop, or a piece of a block whose start was never seen."""
         event_type, call_id, name = fragment_fields(payload)
-        if type(text) is not str:
-            raise TypeError("expected a string")
+        reason = payload.get("stop_reason") if event_type == "stop" else None
+        if type(text) is not str or (reason is not None and type(reason) is not str):
+            raise TypeError("expected strings")
         reply, events = self._reply, []
         if reply is None:
             reply, events = self._in_reply()
@@ -399,7 +400,7 @@ class SessionReader:
             events += reply.start(kind, call_id, name)
         if text:
             events.append(reply.piece(text))
-        if event_type == "stop" and payload.get("stop_reason", "completed") != "completed":
+        if reason is not None and reason != "completed":
             reply.stop_reason = modernise({"type": "model_msg", "payload": payload})["payload"]["stop_reason"]
         return events
 
@@ -416,7 +417,7 @@ class SessionReader:
 
     def _output(self, payload: Payload) -> Events:
         call = payload["tool_call_id"]
-        content, stop_reason = output_content(payload), payload.get("stop_reason", "completed")
+        content, stop_reason = output_content(payload), payload.get("stop_reason") or "completed"
         if self._ours:
             self._outputs[call] = (content, stop_reason)
             return []
