@@ -144,9 +144,9 @@ def assert_legal(messages: Sequence[Any]) -> None:
         else:
             assert not waiting, "a call without its result"
             assert isinstance(message, UserMessage | AssistantMessage)
-        assert any(getattr(b, "text", "x").strip() or b.fidelity for b in message.content if not isinstance(b, Text)) or any(
-            b.text.strip() or b.fidelity for b in message.content if isinstance(b, Text)
-        )
+        assert any(
+            getattr(b, "text", "x").strip() or b.fidelity for b in message.content if not isinstance(b, Text)
+        ) or any(b.text.strip() or b.fidelity for b in message.content if isinstance(b, Text))
         if isinstance(message, AssistantMessage):
             assert message.stop_reason == "completed"
             assert message.finish_reason not in ("refusal", "content_filter")
@@ -156,7 +156,9 @@ def assert_legal(messages: Sequence[Any]) -> None:
     assert not waiting
 
 
-blocks = st.sampled_from([Text(""), Text("hi"), Thinking("t"), Text("", {"k": 1}), ToolCall("a", "ok", "{}"), ToolCall("b", "ok", "[")])
+blocks = st.sampled_from(
+    [Text(""), Text("hi"), Thinking("t"), Text("", {"k": 1}), ToolCall("a", "ok", "{}"), ToolCall("b", "ok", "[")]
+)
 messages = st.one_of(
     st.builds(UserMessage, st.lists(st.sampled_from([Text(""), Text("u")]), max_size=2)),
     st.builds(
