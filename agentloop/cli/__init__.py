@@ -12,6 +12,10 @@ from typing import Final, Protocol, cast
 
 COMMANDS: Final[Mapping[str, str]] = {
     "run": "run an agent on a prompt and show what it does",
+    "replay": "show a recorded run as it was",
+    "check": "check that recorded runs keep the protocol and the grammar",
+    "diff": "compare two recorded runs, event by event",
+    "resume": "show what a recorded session gives back",
 }
 """Subcommands, with a line each. A subcommand is the module `agentloop.cli.NAME`."""
 

@@ -35,17 +35,16 @@ class Output:
                 reconfigure(errors="backslashreplace")
         self._plain_symbols = not _can_write("…✓─⠋", self._out)
 
-    def printer(
-        self, *, as_json: bool = False, prompts: bool = False, prices: Sequence[float] | None = None
-    ) -> JsonPrinter | ScreenPrinter:
+    def printer(self, *, as_json: bool = False, prices: Sequence[float] | None = None) -> JsonPrinter | ScreenPrinter:
         """What shows a run here: records, a live screen, or plain lines."""
-        if as_json:
-            return JsonPrinter(self._out)
+        return JsonPrinter(self._out) if as_json else ScreenPrinter(self, self.drawing(prices=prices))
+
+    def drawing(self, *, prompts: bool = False, prices: Sequence[float] | None = None) -> Drawing:
+        """What draws a view here: live, or in plain lines."""
         if not self.live:
-            return ScreenPrinter(self, PlainPrinter(self.write, self.note, prompts=prompts, prices=prices))
+            return PlainPrinter(self.write, self.note, prompts=prompts, prices=prices)
         colours = not os.environ.get("NO_COLOR")
-        size = shutil.get_terminal_size
-        return ScreenPrinter(self, TerminalPrinter(self.write, size, colours=colours, prompts=prompts, prices=prices))
+        return TerminalPrinter(self.write, shutil.get_terminal_size, colours=colours, prompts=prompts, prices=prices)
 
     def write(self, text: str) -> None:
         """Write to standard output."""
@@ -93,22 +92,25 @@ class Drawing(Protocol):
 
 
 class ScreenPrinter:
-    """A view, its drawing, and the clock for both."""
+    """A view and its drawing. Times are those of the clock, or as they are given, for a run of another time."""
 
     def __init__(self, output: Output, drawing: Drawing) -> None:
         self.view = View()
+        self.now: float | None = None
+        """The time of the last event, or tick."""
         self._output = output
         self._drawing = drawing
 
-    def show(self, event: Event) -> None:
+    def show(self, event: Event, now: float | None = None) -> None:
         """Take the next event."""
-        now = time.monotonic()
+        self.now = now = time.monotonic() if now is None else now
         self._drawing.show(self.view, self.view.feed(event, now), now)
         self._output.flush()
 
-    def tick(self) -> None:
+    def tick(self, now: float | None = None) -> None:
         """Bring up to date what moves by itself."""
-        self._drawing.tick(self.view, time.monotonic())
+        self.now = now = time.monotonic() if now is None else now
+        self._drawing.tick(self.view, now)
         self._output.flush()
 
     def stopping(self) -> None:
@@ -117,7 +119,7 @@ class ScreenPrinter:
 
     def close(self) -> None:
         """Say how the run ended."""
-        self._drawing.close(self.view, time.monotonic())
+        self._drawing.close(self.view, time.monotonic() if self.now is None else self.now)
         self._output.flush()
 
 

@@ -57,7 +57,7 @@ def wrapped(text: str, columns: int) -> list[str]:
         return [text]
     rows, start = [], 0
     while start < len(text):
-        end = _fits(text, start, columns)
+        end = max(_fits(text, start, columns), start + 1)  # a character that is wider than the row has one to itself
         if end < len(text) and text[end] != " ":
             space = text.rfind(" ", start, end)
             end = space if space > start else end
@@ -67,11 +67,11 @@ def wrapped(text: str, columns: int) -> list[str]:
 
 
 def _fits(text: str, start: int, columns: int) -> int:
-    """Where a row that begins at `start` ends; it has at least one character."""
+    """Where a row that begins at `start` and takes at most `columns` ends."""
     taken, index = 0, start
     while index < len(text) and (taken := taken + _columns(text[index])) <= columns:
         index += 1
-    return max(index, start + 1)
+    return index
 
 
 def seconds(value: float) -> str:

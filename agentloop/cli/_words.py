@@ -68,6 +68,8 @@ def usage_words(usage: Usage, prices: Sequence[float] | None = None) -> str:
 
 def summary_words(screen: Screen, now: float, prices: Sequence[float] | None = None) -> str:
     """The last line of a run: how it ended, its turns, time and tokens."""
+    if screen.started_at is None:
+        return f"no run began · {usage_words(screen.usage, prices)}"  # messages without a life around them
     ended = "not finished" if screen.end is None else screen.end.stop_reason
     turns = counted(0 if screen.turn is None else screen.turn + 1, "turn")
     return " · ".join([ended, turns, seconds(screen.elapsed(now)), usage_words(screen.usage, prices)])

@@ -1,7 +1,7 @@
 """`agentloop run`: one prompt, live in the terminal, plain in a pipe, or as records.
 
-Exit codes: 0 the run completed · 1 it failed for good · 2 the command line was wrong · 75 it failed in a way that may pass
-(try again) · 130 it was aborted · 141 nobody reads the output any more.
+Exit codes: 0 the run completed · 1 it failed for good · 2 the command line was wrong · 74 its trace could not be written ·
+75 it failed in a way that may pass (try again) · 130 it was aborted · 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from agentloop.cli import UsageError
 from agentloop.cli._interrupt import interrupts
 from agentloop.cli._leave import Fuse, LastResort
 from agentloop.cli._streams import Output
+from agentloop.cli._text import safe
+from agentloop.cli._tracing import tracing
 from agentloop.cli.choose import MODELS_HELP, choose_model, choose_tools
 from agentloop.config import Config
 from agentloop.context import Context
+from agentloop.errors import TraceWriteError
 from agentloop.events import AgentEnd, Event
 from agentloop.loop import agent_loop, running
 from agentloop.messages import user
 
 EXIT_CODES: Final = {"completed": 0, "fatal": 1, "retryable": 75, "aborted": 130}
+TRACE_FAILED: Final = 74
 _PACE = 0.02
 """Seconds between chunks of the offline model, where somebody watches."""
 
@@ -73,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="IN,OUT[,CACHED]",
         help="prices of a million tokens, to show what the run costs",
     )
+    parser.add_argument("--trace", metavar="DIR", help="record the run as a session of its own in this folder")
     parser.add_argument("--json", action="store_true", help="print records, one JSON object a line")
     parser.add_argument("--verbose", action="store_true", help="show the log on standard error")
 
@@ -89,11 +94,12 @@ def main(arguments: argparse.Namespace) -> int:
     printer = output.printer(as_json=arguments.json, prices=arguments.prices)
     if arguments.model == "offline" and not arguments.json:
         output.remark("offline model: fixed rules, no language model (--model chooses another)")
-    run = agent_loop([user(prompt)], Context(arguments.system, tools=tools), config)
+    events = agent_loop([user(prompt)], Context(arguments.system, tools=tools), config)
     abort.subscribe(printer.stopping)
     last_resort = LastResort(arguments.own_process)
-    with interrupts(abort, output.in_order):
-        return last_resort.leave(run_to_end(run, printer, last_resort))
+    with interrupts(abort, output.in_order), tracing(arguments.trace, model, arguments.system, output) as recorded:
+        code = run_to_end(recorded(events), printer, last_resort)
+    return last_resort.leave(code)
 
 
 def run_to_end(events: AsyncGenerator[Event, None], printer: Printer, last_resort: LastResort) -> int:
@@ -101,8 +107,12 @@ def run_to_end(events: AsyncGenerator[Event, None], printer: Printer, last_resor
     with last_resort.armed() as fuse:
         try:
             return anyio.run(_show, events, printer, fuse)
-        except BaseExceptionGroup as group:
-            raise _only(group) from None
+        except BaseException as error:
+            only = _only(error)
+            if not isinstance(only, TraceWriteError):
+                raise only from None
+            print(f"agentloop: {safe(str(only))}", file=sys.stderr)
+            return TRACE_FAILED
 
 
 async def _show(events: AsyncGenerator[Event, None], printer: Printer, fuse: Fuse) -> int:

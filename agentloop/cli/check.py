@@ -1,0 +1,142 @@
+"""`agentloop check`: whether files of records keep the protocol, and the runs in them the grammar of events.
+
+Each finding names the file, the line and the rule. A file that merely ends early (a run that was killed) is no finding, nor
+is a last line that was cut. Files of one session are read as one, since a run goes on in the next file after a compaction;
+where the first of them is missing, the grammar is checked from the next run on.
+
+Exit codes: 0 nothing was found · 1 something was · 2 a file could not be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+
+import attrs
+
+from agentloop.cli import UsageError
+from agentloop.cli._files import by_session, open_file
+from agentloop.cli._text import counted, safe
+from agentloop.errors import GrammarError, TraceReadError
+from agentloop.events import AgentEnd, AgentStart, Event
+from agentloop.grammar import Checker, ValueChecker
+from agentloop.omni.check import Finding, ProtocolChecker
+from agentloop.omni.codec import Decoder
+from agentloop.omni.reader import TraceReader
+from agentloop.omni.records import is_meta
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `agentloop check`."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="traces, or streams as `run --json` prints them")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a file")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Check the files; 0 when nothing was found."""
+    reports = [report for group in by_session(arguments.files) for report in check_session(group)]
+    for report in reports:
+        print(json.dumps(report.to_json(), ensure_ascii=False) if arguments.json else report.to_text())
+    return 0 if all(report.ok for report in reports) else 1
+
+
+@attrs.define
+class Report:
+    """What was found in one file."""
+
+    file: str
+    findings: list[Finding] = attrs.field(factory=list)
+    records: int = 0
+    runs: int = 0
+    """Runs that begin in it."""
+    torn: bool = False
+    """Its last line was cut."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def to_json(self) -> dict[str, object]:
+        """The report as JSON."""
+        findings = [attrs.asdict(finding) for finding in self.findings]
+        return {
+            "file": self.file,
+            "ok": self.ok,
+            "records": self.records,
+            "runs": self.runs,
+            "torn": self.torn,
+            "findings": findings,
+        }
+
+    def to_text(self) -> str:
+        """The report as lines for a person."""
+        torn = ", the last line was cut" if self.torn else ""
+        count = f"{counted(self.records, 'record')}, {counted(self.runs, 'run')}{torn}"
+        verdict = "ok" if self.ok else counted(len(self.findings), "finding")
+        return "\n".join(
+            [*[safe(f"{self.file}: {each}") for each in self.findings], f"{self.file}: {verdict} ({count})"]
+        )
+
+
+def check_session(paths: Sequence[str]) -> list[Report]:
+    """Check files that go on one after the other. Raises `UsageError` for one that cannot be read."""
+    runs = _Runs()
+    reports = []
+    for path in paths:
+        try:
+            reports.append(_check_file(path, runs))
+        except TraceReadError as error:
+            raise UsageError(str(error)) from None
+    return reports
+
+
+def _check_file(path: str, runs: _Runs) -> Report:
+    report, reader, protocol = Report(path), open_file(path), ProtocolChecker()
+    runs.report = report
+    for line, record in reader.numbered():
+        report.records += 1
+        protocol.feed(line, record)
+        runs.trace = runs.trace or is_meta(record)
+        for event in runs.decoder.feed(record):
+            runs.feed(line, event)
+    report.findings = sorted([*report.findings, *protocol.finish(), *_damage(reader)], key=lambda finding: finding.line)
+    report.torn = reader.torn
+    return report
+
+
+def _damage(reader: TraceReader) -> list[Finding]:
+    return [Finding(line, "line", "expected a record, got something else") for line in reader.damaged_lines]
+
+
+class _Runs:
+    """Holds the runs of a session against the grammar, at both levels."""
+
+    def __init__(self) -> None:
+        self.decoder = Decoder()
+        self.trace = False
+        """Whether it is a trace, which leaves out what was not committed to it."""
+        self.report = Report("")
+        self._checkers: tuple[Checker, ValueChecker] | None = None  # None: outside a run, or it broke a rule
+
+    def feed(self, line: int, event: Event) -> None:
+        """Take the next event. A run that begins while another has not ended follows one that was killed."""
+        if isinstance(event, AgentStart):
+            self._checkers = Checker(trace=self.trace), ValueChecker()
+            self.report.runs += 1
+        if self._checkers is None:
+            return
+        try:
+            for checker in self._checkers:
+                checker.feed(event)
+        except GrammarError as error:
+            self.report.findings.append(Finding(line, error.rule, _words(error)))
+            self._checkers = None  # one broken rule breaks others: the rest of the run would only repeat it
+        if isinstance(event, AgentEnd):
+            self._checkers = None
+
+
+def _words(error: GrammarError) -> str:
+    """The error's words without its position and rule, which are said beside it."""
+    return str(error).partition(f"{error.rule}: ")[2]
