@@ -15,8 +15,9 @@ from typing import Any, Final, Literal, NotRequired, Union, get_args, get_origin
 import attrs
 
 from agentloop.messages import json_type
+from agentloop.omni._event_types import EVENTS
 from agentloop.omni._legacy import modernise
-from agentloop.omni._types import COMPLETE, EVENTS, PARTIALS, SessionMetaPayload
+from agentloop.omni._types import COMPLETE, PARTIALS, SessionMetaPayload
 
 Check = Callable[[Any, str], Iterator["Problem"]]
 

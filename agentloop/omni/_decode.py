@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from agentloop.events import AgentEnd, ChildEvent, Event, Foreign
-from agentloop.omni._session import Desk, Events, SessionReader
+from agentloop.omni._input import Desk
+from agentloop.omni._session import Events, SessionReader
 from agentloop.omni._types import Record
 from agentloop.omni.custom import REGISTRY, MessageRegistry
 from agentloop.omni.records import origin_of
@@ -32,7 +33,7 @@ class Decoder:
     def feed(self, record: Record) -> list[Event]:
         """The events that this record completes: often one, often none. Never raises; what is no object gives nothing."""
         if not isinstance(record, dict):
-            return []
+            return []  # type: ignore[unreachable]  # a reader of foreign lines may let it through
         if self._desk.busy:
             return self._attended(record)
         return self._child(record) if "origin" in record else self._own.feed(record)

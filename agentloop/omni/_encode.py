@@ -10,30 +10,17 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import attrs
-
 from agentloop._values import thaw_json
 from agentloop.events import (
-    Abort,
     AgentEnd,
     AgentStart,
-    ApprovalDecision,
-    ApprovalRequest,
     BlockAdded,
     ChildEvent,
-    CompactionBegin,
-    CompactionEnd,
     Event,
     Foreign,
-    Hook,
-    McpConnectBegin,
-    McpConnectEnd,
-    McpServerStatus,
     MessageEnd,
     MessageStart,
     MessageUpdate,
-    RequestBegin,
-    RequestEnd,
     SubagentStarted,
     TextDelta,
     TextEnd,
@@ -41,20 +28,17 @@ from agentloop.events import (
     ThinkingDelta,
     ThinkingEnd,
     ThinkingStart,
-    TokenUsage,
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
     ToolExecutionEnd,
-    ToolExecutionStart,
     ToolExecutionUpdate,
-    ToolListReady,
-    TurnEnd,
-    TurnStart,
 )
 from agentloop.messages import AssistantMessage, CustomMessage, Text, ToolResultMessage, UserMessage
-from agentloop.omni import _build as build
-from agentloop.omni._blocks import block_object, block_payload, output_images, output_payload, result_object
+from agentloop.omni import _build_events as build
+from agentloop.omni._blocks import block_payload, output_images, output_payload, result_object
+from agentloop.omni._build import partial_tool_call_output, timestamp, token_counts
+from agentloop.omni._plain_write import PLAIN_PAYLOADS
 from agentloop.omni._types import Clock, Payload, Record
 from agentloop.omni.custom import message_data
 
@@ -102,6 +86,9 @@ class Encoder:
         if type(event) is MessageUpdate:
             delta = event.delta
             return _DELTAS[type(delta)](self, delta)
+        plain = PLAIN_PAYLOADS.get(type(event))
+        if plain is not None:
+            return [{"timestamp": self.stamp(), "type": "event_msg", "payload": plain(event)}]
         return _EVENTS[type(event)](self, event)
 
     def stamp(self) -> str:
@@ -110,7 +97,7 @@ class Encoder:
         if not self._stamp_from <= now < self._stamp_to:
             self._stamp_from = int(now * 1000) / 1000
             self._stamp_to = self._stamp_from + 0.001
-            self._stamp = build.timestamp(now)
+            self._stamp = timestamp(now)
         return self._stamp
 
     def _model(self, payload: Payload) -> Record:
@@ -257,7 +244,7 @@ class Encoder:
             "finish_reason": message.finish_reason,
         }
         if message.usage is not None:
-            payload["usage"] = build.token_counts(message.usage)
+            payload["usage"] = token_counts(message.usage)
         if message.error_code is not None:
             payload["error_code"] = message.error_code
         if message.error_message is not None:
@@ -270,20 +257,6 @@ class Encoder:
         return [self._event(payload)]
 
     # ------------------------------------------------------------ tools
-
-    def _tool_execution_start(self, event: ToolExecutionStart) -> list[Record]:
-        return [
-            {
-                "timestamp": self.stamp(),
-                "type": "event_msg",
-                "payload": {
-                    "type": "tool_execution_start",
-                    "tool_call_id": event.tool_call_id,
-                    "tool_name": event.tool_name,
-                    "arguments": event.arguments,
-                },
-            }
-        ]
 
     def _tool_execution_update(self, event: ToolExecutionUpdate) -> list[Record]:
         call, progress = event.tool_call_id, event.partial_result
@@ -305,7 +278,7 @@ class Encoder:
         if call in self._streaming:
             return [piece]
         self._streaming.add(call)
-        return [build.partial_tool_call_output("start", call, clock=self._clock), piece]
+        return [partial_tool_call_output("start", call, clock=self._clock), piece]
 
     def _tool_execution_end(self, event: ToolExecutionEnd) -> list[Record]:
         call, result = event.tool_call_id, event.result
@@ -336,12 +309,12 @@ class Encoder:
         call = event.tool_call_id
         self._streaming.discard(call)
         images = output_images(event.result.content, event.stop_reason)
-        stop = build.partial_tool_call_output("stop", call, stop_reason=event.stop_reason, clock=self._clock)
+        stop = partial_tool_call_output("stop", call, stop_reason=event.stop_reason, clock=self._clock)
         if not images:
             return [stop]
-        return [build.partial_tool_call_output("delta", call, images=images, clock=self._clock), stop]
+        return [partial_tool_call_output("delta", call, images=images, clock=self._clock), stop]
 
-    # ------------------------------------------------------------ run, turn, request
+    # ------------------------------------------------------------ the run
 
     def _agent_start(self, event: AgentStart) -> list[Record]:
         self._reset()
@@ -356,101 +329,6 @@ class Encoder:
                 error_message=event.error_message,
                 usage=event.usage,
                 replaces_context=event.replaces_context,
-                clock=self._clock,
-            )
-        ]
-
-    def _turn_start(self, event: TurnStart) -> list[Record]:
-        return [self._event({"type": "turn_start", "index": event.index})]
-
-    def _turn_end(self, event: TurnEnd) -> list[Record]:
-        return [self._event({"type": "turn_end"})]
-
-    def _request_begin(self, event: RequestBegin) -> list[Record]:
-        if event.attempt == 1:
-            return [self._event({"type": "request_begin"})]
-        return [build.request_begin(event.attempt, clock=self._clock)]
-
-    def _request_end(self, event: RequestEnd) -> list[Record]:
-        if event == _CLEAN_END:
-            return [self._event({"type": "request_end", "status": "completed"})]
-        return [
-            build.request_end(
-                event.status,
-                attempt=event.attempt,
-                retry_in_ms=event.retry_in_ms,
-                error_code=event.error_code,
-                error_message=event.error_message,
-                usage=event.usage,
-                clock=self._clock,
-            )
-        ]
-
-    def _token_usage(self, event: TokenUsage) -> list[Record]:
-        session, request = build.token_counts(event.session), build.token_counts(event.request)
-        return [self._event({"type": "token_usage", "session": session, "request": request})]
-
-    # ------------------------------------------------------------ the rest
-
-    def _tool_list_ready(self, event: ToolListReady) -> list[Record]:
-        return [build.tool_list_ready(event.tools, clock=self._clock)]
-
-    def _mcp_connect_begin(self, event: McpConnectBegin) -> list[Record]:
-        return [build.mcp_connect_begin(event.servers, clock=self._clock)]
-
-    def _mcp_connect_end(self, event: McpConnectEnd) -> list[Record]:
-        return [
-            build.mcp_connect_end(
-                event.status,
-                [_server_entry(server) for server in event.results],
-                error_code=event.error_code,
-                error_message=event.error_message,
-                clock=self._clock,
-            )
-        ]
-
-    def _approval_request(self, event: ApprovalRequest) -> list[Record]:
-        return [build.approval_request(event.tool_call_id, event.tool_name, event.arguments, clock=self._clock)]
-
-    def _approval_decision(self, event: ApprovalDecision) -> list[Record]:
-        record = build.approval_decision(
-            event.decision, event.tool_call_id, arguments=event.arguments, clock=self._clock
-        )
-        return [record]
-
-    def _compaction_begin(self, event: CompactionBegin) -> list[Record]:
-        return [
-            build.compaction_begin(
-                event.reason, event.mode, context=event.context, turns=event.turns, clock=self._clock
-            )
-        ]
-
-    def _compaction_end(self, event: CompactionEnd) -> list[Record]:
-        return [
-            build.compaction_end(
-                event.reason,
-                event.mode,
-                event.status,
-                attempt=event.attempt,
-                error_code=event.error_code,
-                error_message=event.error_message,
-                summary=None if event.summary is None else summary_value(event.summary),
-                clock=self._clock,
-            )
-        ]
-
-    def _abort(self, event: Abort) -> list[Record]:
-        return [build.abort(event.error_code, event.error_message, clock=self._clock)]
-
-    def _hook(self, event: Hook) -> list[Record]:
-        return [
-            build.hook(
-                event.hook,
-                event.name,
-                decision=event.decision,
-                reason=event.reason,
-                output=event.output,
-                tool_call_id=event.tool_call_id,
                 clock=self._clock,
             )
         ]
@@ -521,23 +399,6 @@ def _call_edge(event_type: str, name: str, tool_call_id: str, stop_reason: str) 
     }
 
 
-def summary_value(summary: UserMessage) -> str | Payload:
-    """A summary as its text, or as an object when it is not just one text."""
-    content = summary.content
-    if len(content) == 1 and type(content[0]) is Text and content[0].fidelity is None and summary.sender is None:
-        return content[0].text
-    value: Payload = {"content": [block_object(block) for block in content]}
-    if summary.sender is not None:
-        value["sender"] = summary.sender
-    return value
-
-
-def _server_entry(server: McpServerStatus) -> Payload:
-    return {name: value for name, value in attrs.asdict(server).items() if value is not None}
-
-
-_CLEAN_END: Final = RequestEnd()
-
 _DELTAS: Final[dict[type, Callable[[Encoder, Any], list[Record]]]] = {
     TextStart: Encoder._text_start,
     TextDelta: Encoder._text_delta,
@@ -554,26 +415,12 @@ _DELTAS: Final[dict[type, Callable[[Encoder, Any], list[Record]]]] = {
 _EVENTS: Final[dict[type, Callable[[Encoder, Any], list[Record]]]] = {
     AgentStart: Encoder._agent_start,
     AgentEnd: Encoder._agent_end,
-    TurnStart: Encoder._turn_start,
-    TurnEnd: Encoder._turn_end,
     MessageStart: Encoder._message_start,
     MessageEnd: Encoder._message_end,
-    ToolExecutionStart: Encoder._tool_execution_start,
     ToolExecutionUpdate: Encoder._tool_execution_update,
     ToolExecutionEnd: Encoder._tool_execution_end,
-    ToolListReady: Encoder._tool_list_ready,
-    McpConnectBegin: Encoder._mcp_connect_begin,
-    McpConnectEnd: Encoder._mcp_connect_end,
-    RequestBegin: Encoder._request_begin,
-    RequestEnd: Encoder._request_end,
-    ApprovalRequest: Encoder._approval_request,
-    ApprovalDecision: Encoder._approval_decision,
-    TokenUsage: Encoder._token_usage,
-    CompactionBegin: Encoder._compaction_begin,
-    CompactionEnd: Encoder._compaction_end,
-    Abort: Encoder._abort,
     SubagentStarted: Encoder._subagent,
-    Hook: Encoder._hook,
     ChildEvent: Encoder._child_event,
     Foreign: Encoder._foreign,
 }
+"""The events that take or change state, or that are several records."""

@@ -64,7 +64,7 @@ def _token_usage(payload: Payload) -> Event:
 
 
 def _tool_list_ready(payload: Payload) -> Event:
-    return ToolListReady(map(_tool_spec, payload["tools"]))  # type: ignore[arg-type]  # a converter makes it a tuple
+    return ToolListReady(map(_tool_spec, payload["tools"]))
 
 
 def _tool_spec(entry: Payload) -> ToolSpec:

@@ -37,7 +37,6 @@ from agentloop.messages import (
     AgentMessage,
     AssistantMessage,
     ContentBlock,
-    CustomMessage,
     OpaqueMessage,
     ToolResult,
     ToolResultMessage,
@@ -45,10 +44,12 @@ from agentloop.messages import (
 )
 from agentloop.omni._blocks import READERS, output_content
 from agentloop.omni._check import predicate
+from agentloop.omni._event_types import EVENTS, OWN_EVENTS
+from agentloop.omni._input import Desk, Input
 from agentloop.omni._legacy import OLD_REASONS, modernise, needs_following
 from agentloop.omni._plain import PLAIN, extra, usage_from
 from agentloop.omni._reply import ReplyReader, fragment_fields
-from agentloop.omni._types import COMPLETE, EVENTS, OWN_EVENTS, Payload, Record
+from agentloop.omni._types import COMPLETE, Payload, Record
 from agentloop.omni.custom import MessageRegistry
 from agentloop.reducer import State
 
@@ -58,51 +59,6 @@ Events: TypeAlias = list[Event]
 
 _UNFIT: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 """What a record that does not fit its kind makes a reader raise."""
-
-
-class Desk:
-    """What waits for the next record; the readers of a stream share one, since the next record may be any session's."""
-
-    __slots__ = ("busy", "held", "owing")
-
-    def __init__(self) -> None:
-        self.busy = False
-        """Whether anything waits."""
-        self.held: Record | None = None
-        """A record that the one behind it explains."""
-        self.owing: SessionReader | None = None
-        """The reader of a session whose input has opened and was not given yet."""
-
-    def hold(self, record: Record) -> None:
-        """Keep a record until the next one is there."""
-        self.held, self.busy = record, True
-
-    def owe(self, reader: SessionReader) -> None:
-        """An input opens: its start is owed until its end, or until anything else happens."""
-        self.owing, self.busy = reader, True
-
-    def clear(self) -> Record | None:
-        """Forget what waits; gives the held record."""
-        held, self.held = self.held, None
-        self.owing, self.busy = None, False
-        return held
-
-
-class Input:
-    """A message of the user, of an application, or a result, in the reading: it is given whole at its end."""
-
-    __slots__ = ("blocks", "explicit", "given", "header", "message", "role", "sender")
-
-    def __init__(self, role: str, header: Payload | None) -> None:
-        self.role = role
-        self.explicit = header is not None
-        self.header: Payload = header or {}
-        self.blocks: list[ContentBlock] = []
-        self.sender: str | None = self.header.get("sender")
-        self.message: CustomMessage | ToolResultMessage | None = None
-        """Where it is known before its end."""
-        self.given = False
-        """Whether its start is out."""
 
 
 class SessionReader:
@@ -201,8 +157,6 @@ class SessionReader:
     def foreign(self, record: Record) -> Events:
         """The record as it came, behind the end of a message that it ends."""
         ended = self.give_start() + self.folded(self.finish())
-        if not isinstance(record, dict):
-            return ended
         try:
             return [*ended, Foreign(record)]
         except _UNFIT as error:
@@ -343,7 +297,7 @@ class SessionReader:
             block: Any = READERS[kind](payload)
             if kind == "tool_call" and not self._ours:
                 self._names[block.id] = block.name
-            reason = payload.get("stop_reason") or "completed"
+            reason: StopReason = payload.get("stop_reason") or "completed"
             if self._reply is not None:
                 return self._reply.block(kind, block, reason)
             reply, events = self._in_reply()
@@ -392,7 +346,8 @@ class SessionReader:
         reason = payload.get("stop_reason") if event_type == "stop" else None
         if type(text) is not str or (reason is not None and type(reason) is not str):
             raise TypeError("expected strings")
-        reply, events = self._reply, []
+        reply = self._reply
+        events: Events = []
         if reply is None:
             reply, events = self._in_reply()
             self.folded(events)
@@ -417,7 +372,8 @@ class SessionReader:
 
     def _output(self, payload: Payload) -> Events:
         call = payload["tool_call_id"]
-        content, stop_reason = output_content(payload), payload.get("stop_reason") or "completed"
+        content = output_content(payload)
+        stop_reason: StopReason = payload.get("stop_reason") or "completed"
         if self._ours:
             self._outputs[call] = (content, stop_reason)
             return []

@@ -44,9 +44,9 @@ class MessageRegistry:
         role = getattr(cls, "role", None)
         if not isinstance(cls, type) or not issubclass(cls, CustomMessage) or not isinstance(role, str):
             raise TypeError(f"register: expected a subclass of CustomMessage with a role, got {cls!r}")
-        if not attrs.has(cls) and not hasattr(cls, "__dataclass_fields__"):
+        if not _has_fields(cls):
             raise TypeError(f"register: expected an attrs class or a dataclass, got {cls.__qualname__}")
-        taken: type = self._classes.setdefault(role, cls)  # type: ignore[arg-type]  # attrs.has narrows it too far
+        taken = self._classes.setdefault(role, cls)
         if taken is not cls:
             raise ValueError(f"register: the role {role!r} is taken by {taken.__qualname__}")
         return cls
@@ -79,13 +79,17 @@ def message_data(message: CustomMessage) -> Any:
     if type(message) is OpaqueMessage:
         return message.data
     cls = type(message)
-    if attrs.has(cls) or hasattr(cls, "__dataclass_fields__"):
+    if _has_fields(cls):
         fields = _converter().unstructure(message)
     elif hasattr(message, "__dict__"):
         fields = dict(vars(message))
     else:
         raise TypeError(f"{message.role}: expected an attrs class or a dataclass, got {cls.__qualname__}")
     return freeze_json(fields, message.role)
+
+
+def _has_fields(cls: type) -> bool:
+    return attrs.has(cls) or hasattr(cls, "__dataclass_fields__")
 
 
 @cache
