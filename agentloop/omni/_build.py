@@ -1,7 +1,8 @@
 """Builders of metas, messages and fragments.
 
-One function a record, which sets the timestamp and writes the keys in their order. What is absent is not written: no empty fidelity, no empty image list, no `sender: user`. Every builder ends with
-`clock`, which gives the time in seconds since 1970 (default: the system's wall clock).
+One function a record, which sets the timestamp and writes the keys in their order. What is absent is not written: no empty
+fidelity, no empty image list, no `sender: user`. Every builder ends with `clock`, which gives the time in seconds since 1970
+(default: the system's wall clock).
 """
 
 from __future__ import annotations
