@@ -317,6 +317,19 @@ def test_one_id_twice_in_a_reply() -> None:
     assert results(legal) == [("a", "1"), ("a#2", "2")]
 
 
+def test_a_result_belongs_to_the_latest_call_of_its_id() -> None:
+    """An earlier call of that id that was never answered does not take it."""
+    legal = make_legal([GO, assistant(call("a")), assistant(call("a")), result("a", "1")])
+    assert results(legal) == [("a", NO_RESULT), ("a#2", "1")]
+
+
+def test_an_id_stays_taken_when_a_later_reply_with_it_is_left_out() -> None:
+    """The failed reply between two others changes nothing about who owns the id."""
+    failed = assistant(call("a"), stop_reason="retryable")
+    legal = make_legal([GO, assistant(call("a")), result("a", "1"), failed, assistant(call("a")), result("a", "2")])
+    assert results(legal) == [("a", "1"), ("a#2", "2")]
+
+
 def test_made_ids_avoid_ids_that_come_later() -> None:
     """An id that a later call really has is not given to an earlier one."""
     messages = [GO, assistant(call("a"), call("a")), assistant(call("a#2")), result("a#2", "own")]
