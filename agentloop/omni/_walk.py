@@ -131,7 +131,7 @@ class Walk:
         self.executions: dict[str, Execution] = {}
         self._request: _Request | None = None
         self._unanswered: dict[str, deque[Call]] = {}  # by written id: committed calls of the last reply
-        self._ids: set[str] = set()
+        self._uses: dict[str, int] = {}  # by id: how often it was written, so that each call gets one of its own
         self._dropped: set[str] = set()  # written ids of calls that were never committed
         self._message: Message | None = None  # between message_start and message_end
         self._loose: Message | None = None  # an input of a writer without lifecycle
@@ -276,10 +276,11 @@ class Walk:
     def _committed_call(self, item: Item) -> Item:
         payload = item.payload
         written = payload["tool_call_id"]
-        id, number = written, 2
-        while id in self._ids:
-            id, number = f"{written}#{number}", number + 1
-        self._ids.add(id)
+        id = written
+        while id in self._uses:
+            self._uses[written] += 1
+            id = f"{written}#{self._uses[written]}"
+        self._uses[id] = 1
         item.call = Call(id, written, payload["name"], payload["arguments"])
         self._unanswered.setdefault(written, deque()).append(item.call)
         item.record = _with_call_id(item.record, id)
@@ -309,8 +310,6 @@ class Walk:
         self._request = None
         calls = {item.payload["tool_call_id"] for item in request.outputs if item.payload["type"] == "tool_call"}
         self._dropped |= calls - self._unanswered.keys()
-        late = [item for item in self.pending[request.mark :] if item.payload.get("tool_call_id") not in self._dropped]
-        self.pending[request.mark :] = late
         self._forget_prompts()
 
     def _forget_prompts(self) -> None:

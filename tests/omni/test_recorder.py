@@ -29,7 +29,7 @@ from agentloop.events import (
     TurnStart,
 )
 from agentloop.loop import agent_loop, agent_loop_continue, running
-from agentloop.messages import CustomMessage, user
+from agentloop.messages import CustomMessage, ToolResultMessage, user
 from agentloop.omni.codec import decode, trace_view
 from agentloop.omni.recorder import Recording, record
 from agentloop.omni.records import Record, session_meta
@@ -155,6 +155,23 @@ async def test_replayed_equals_sent_and_received(tmp_path: Path) -> None:
     assert resumed.messages == end.messages
     assert lookup.model.requests[-1].messages == resumed.messages[:-1]
     assert (resumed.inputs, resumed.calls) == ((), ())
+
+
+async def test_one_id_for_every_call(tmp_path: Path) -> None:
+    """C101: a provider that gives every call one id: the recorded run, resumed, has each result behind its own call,
+    and the events of the two turns are told apart."""
+    lookup = Lookup()
+    lookup.model = ScriptedModel(
+        [call("lookup", {"q": "1"}, id="Z"), call("lookup", {"q": "2"}, id="Z"), text("Done.")]
+    )
+    with TraceWriter(tmp_path, META) as trace:
+        events = await collect(record(lookup.run(), trace))
+    resumed = resume_file(trace.file or tmp_path)
+    results = [(m.tool_call_id, m.text) for m in resumed.messages if isinstance(m, ToolResultMessage)]
+    assert results == [("Z", "1: 7"), ("Z#2", "2: 7")]
+    assert isinstance(events[-1], AgentEnd)
+    assert resumed.messages == events[-1].messages
+    assert lookup.model.requests[-1].messages == resumed.messages[:-1]
 
 
 async def test_runs_of_one_session_go_to_one_file(tmp_path: Path) -> None:

@@ -155,6 +155,9 @@ def test_opaque_things_stay() -> None:
         tool_call_output(secret, "out", images=[f"data:image/png;base64,{secret}"]),
     ]:
         assert mask_secrets(record) == record
+    both = thinking(secret, fidelity={"signature": secret})
+    assert mask_secrets(both)["payload"]["fidelity"] == {"signature": secret}
+    assert secret not in mask_secrets(both)["payload"]["thinking"]
 
 
 @given(

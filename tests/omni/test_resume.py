@@ -357,6 +357,8 @@ def test_outputs_of_a_dropped_turn_never_come_back() -> None:
     for early in ([out("a", "old"), FAILED], [FAILED, out("a", "old")]):
         history, carried = sketched(PROMPT, *half, *early, *half, END, out("a", "new"))
         assert (history, carried) == (["user: Do it.", "call a"], ["a= new"])
+    late = [BEGIN, out("a", "old"), *half[1:], END, out("a", "new")]
+    assert sketched(PROMPT, *half, FAILED, *late)[1] == ["a= new"]
 
 
 def test_missing_outputs_get_placeholders() -> None:
@@ -947,8 +949,9 @@ def test_linear_time() -> None:
             tool_execution_start(f"c{number}", "t", "{}"),
         ]
         records += [out(f"c{number}"), tool_execution_end(f"c{number}", "t")]
+    records += [record for _ in range(8_000) for record in (BEGIN, tool_call("t", "{}", "Z"), END)]
     failed = list(itertools.chain.from_iterable([user_text("x"), BEGIN, request_end("fatal")] for _ in range(8_000)))
-    assert resume([*records, *failed]).session_turns == 1_500
+    assert resume([*records, *failed]).session_turns == 9_500
 
 
 def test_damaged_files(tmp_path: Path) -> None:
