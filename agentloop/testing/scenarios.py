@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -142,8 +143,8 @@ class _Show:
         line = self._lines.event(event)
         if line is not None:
             self._write(line)
-            facts = {name: line.get(name) for name in ("type", "kind", "role", "call", "tool")}
-            self._stage.reach("event", **facts)
+            facts = {name: line.get(name) for name in ("type", "kind", "role", "tool")}
+            self._stage.reach("event", call=line.get("call", line.get("id")), **facts)
         return line
 
     def _result(self) -> None:
@@ -191,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--backend", choices=["asyncio", "trio", "uvloop"], default="asyncio")
     given = parser.parse_args(arguments)
+    logging.getLogger("agentloop").addHandler(logging.NullHandler())  # the scripted failures are no news
     options: dict[str, Any] = {"backend": given.backend, "backend_options": {}}
     if given.backend == "uvloop":
         options = {"backend": "asyncio", "backend_options": {"use_uvloop": True}}
