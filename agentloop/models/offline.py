@@ -191,6 +191,7 @@ _NO_FOLDER = frozenset({
     "file",
 })  # fmt: skip
 _DEEP = re.compile(r"\b(?:recursive(?:ly)?|everywhere|all folders|subfolders|all the way down)\b", re.I)
+_CLAUSE = re.compile(r"[?!;\n]|[.,]\s|\b(?:and )?then\b")
 _GLOB = re.compile(r"\*\.\w{1,8}\b")
 _TIME = re.compile(r"\b(?:time|clock|date|today|what day)\b", re.I)
 _ZONE = re.compile(r"\b(?:in|at)\s+((?i:utc|gmt)|[A-Z][A-Za-z]+/[A-Z][A-Za-z_]+)\b")
@@ -211,7 +212,8 @@ def wishes_of(prompt: str) -> list[Wish]:
     """The tools that would help with a prompt, in the order of the rules, each wish once."""
     if match := _CALL.match(prompt):
         return [Wish(match[1], match[2].strip() or "{}")]
-    return list(dict.fromkeys([*_sums(prompt), *_times(prompt), *_files(prompt)]))
+    files = [wish for clause in _CLAUSE.split(prompt) for wish in _files(clause)]
+    return list(dict.fromkeys([*_sums(prompt), *_times(prompt), *files]))
 
 
 def _wish(tool: str, **arguments: Any) -> Wish:

@@ -65,6 +65,14 @@ def test_sums(prompt: str, expressions: list[str]) -> None:
         ('call add {"a": 1}', [("add", {"a": 1})]),
         ("call add", [("add", {})]),
         ("hello there", []),
+        (
+            "list the TOML files, then read a.txt. How many lines has b.txt?",
+            [
+                ("list_files", {"pattern": "*.toml"}),
+                ("read_file", {"path": "a.txt"}),
+                ("measure_file", {"path": "b.txt"}),
+            ],
+        ),
     ],
 )
 def test_other_wishes(prompt: str, wishes: list[tuple[str, dict[str, Any]]]) -> None:
