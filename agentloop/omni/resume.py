@@ -331,11 +331,10 @@ def reopen(
     lock = SessionLock(Path(traces), session_id)
     try:
         resumed = resume_session(traces, session_id, registry)
-        refuse(resumed)
-        assert resumed.meta is not None
+        recorded = refuse(resumed)
         writer = TraceWriter(
             traces,
-            meta or resumed.meta,
+            meta or recorded,
             after=resumed.path,
             rotate=resumed.context_closed,
             opening=resumed.opening,
@@ -347,18 +346,23 @@ def reopen(
     except BaseException:
         lock.release()
         raise
-    closing = closing_record(resumed, clock)
+    _append_first(writer, closing_record(resumed, clock))
+    return resumed, writer
+
+
+def _append_first(writer: TraceWriter, closing: Record | None) -> None:
     if closing is not None:
         try:
             writer.write(closing)
         except BaseException:
             writer.close()
             raise
-    return resumed, writer
 
 
-def refuse(resumed: Resumed, *, knows_model: Callable[[str, str], bool] | None = None, workspace: bool = False) -> None:
-    """Raise `TraceReadError`, with the reason, for a session that cannot go on; return for one that can.
+def refuse(
+    resumed: Resumed, *, knows_model: Callable[[str, str], bool] | None = None, workspace: bool = False
+) -> Record:
+    """The meta of a session that can go on; `TraceReadError`, with the reason, for one that cannot.
 
     Reasons: no `session_meta`; a meta without provider or model (an old one); with `workspace`, a working folder that
     is gone; a model that `knows_model(provider, model_id)` does not know.
@@ -376,6 +380,7 @@ def refuse(resumed: Resumed, *, knows_model: Callable[[str, str], bool] | None =
         raise TraceReadError(f"{where}: expected the workspace {folder}, which is gone")
     if knows_model is not None and not knows_model(str(provider), str(model)):
         raise TraceReadError(f"{where}: expected a model that is configured, got {provider}:{model}")
+    return resumed.meta
 
 
 def to_json(resumed: Resumed) -> dict[str, Any]:

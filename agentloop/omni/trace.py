@@ -151,6 +151,11 @@ class TraceWriter:
     After a completed compaction the next record goes to the next file, behind the meta and a repetition of the
     records of opening. Only one writer may have a session: it is locked until `close`, the end of a `with`, or the
     end of the process.
+
+    `meta` is the `session_meta` that heads the next new file; its session has no file yet, or goes on with `after`.
+    `rotate`: the context of `after` is closed, so the next record opens the next file, repeating the records of
+    `opening`. `redact` is asked about every record before it is stored (None: nothing is masked). `lock` is the
+    session's, where the caller has it already.
     """
 
     def __init__(
@@ -166,14 +171,7 @@ class TraceWriter:
         clock: Clock = time.time,
         lock: SessionLock | None = None,
     ) -> None:
-        """`meta` is the `session_meta` that heads the next new file; its session has no file yet, or goes on with
-        `after`.
-
-        `rotate`: the context of `after` is closed, so the next record opens the next file, repeating the records of
-        `opening`. `lock` is the session's, where the caller has it already. `redact` is asked about every record
-        before it is stored (None: nothing is masked).
-
-        Nothing is written before the first record. Raises `TraceLocked` when the session has another writer,
+        """Nothing is written before the first record. Raises `TraceLocked` when the session has another writer,
         `ValueError` when its id cannot be part of a file's name, `TraceWriteError` when the folder cannot be written
         or the session is not a new one.
         """
