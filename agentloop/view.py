@@ -163,7 +163,7 @@ class View(Screen):
         self.running.clear()
 
     def _turn_start(self, event: TurnStart, now: float) -> Sequence[Change]:
-        self.turn, self._attempt_at = event.index, None
+        self.turn = event.index
         return (self._add(Separator(self._key(), event.index)),)
 
     def _request_begin(self, event: RequestBegin, now: float) -> Sequence[Change]:
@@ -171,9 +171,6 @@ class View(Screen):
         dropped = [] if self._attempt_at is None else self.items[self._attempt_at :]
         if self._attempt_at is not None:
             del self.items[self._attempt_at :]
-        for item in dropped:
-            if type(item) is ToolCard and self._cards.get(item.id) is item:
-                del self._cards[item.id]
         self._attempt_at = len(self.items)
         return [Change("dropped", item) for item in dropped]
 
@@ -311,7 +308,6 @@ class View(Screen):
 
     def _tool_start(self, event: ToolExecutionStart, now: float) -> Sequence[Change]:
         card, changes = self._card(event.tool_call_id, event.tool_name)
-        self.approvals.pop(card.id, None)
         card.state, card.started_at, card._arguments = "running", now, Pieces(event.arguments)
         self.running[card.id] = card
         return [*changes, Change("changed", card)]

@@ -378,6 +378,22 @@ def test_open_calls_run_without_their_reply() -> None:
     assert (card.name, card.arguments, card.state) == ("f", '{"a": 1}', "running")
 
 
+def test_an_id_that_is_used_again() -> None:
+    """A call with the id of one that has ended (of another run, say) gets a card of its own."""
+    once: list[Event] = [ToolExecutionStart("c", "f", "{}"), ToolExecutionEnd("c", "f", ToolResult("x"))]
+    assert said(show(*once, *once)) == [("card", "f", "locked")] * 2
+
+
+def test_a_run_that_broke_off() -> None:
+    """What a killed run left open does not go on in the next one, and neither does its attempt."""
+    view = show(*OPENING, ToolExecutionStart("c", "f", "{}"), ApprovalRequest("d", "g", "{}"), McpConnectBegin(()))
+    show(MessageUpdate(TextStart(0)), MessageUpdate(TextDelta(0, "half")), view=view)
+    view.feed(AgentStart(), 50)
+    assert (view.running, view.approvals, view.activity, view.elapsed(51)) == ({}, {}, "working", 1)
+    show(TurnStart(0), RequestBegin(), view=view)
+    assert ("text", "half") in said(view)
+
+
 def test_any_order_is_borne() -> None:
     """Events in an order that no run has never raise: a screen shows what it can."""
     events: list[Event] = [
