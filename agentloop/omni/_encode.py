@@ -95,10 +95,14 @@ class Encoder:
         """The timestamp of now; formatted once a millisecond."""
         now = self._clock()
         if not self._stamp_from <= now < self._stamp_to:
-            self._stamp_from = int(now * 1000) / 1000
-            self._stamp_to = self._stamp_from + 0.001
-            self._stamp = timestamp(now)
+            self._tick(now)
         return self._stamp
+
+    def _tick(self, now: float) -> None:
+        """Another millisecond: its text, and when it is over."""
+        self._stamp_from = int(now * 1000) / 1000
+        self._stamp_to = self._stamp_from + 0.001
+        self._stamp = timestamp(now)
 
     def _model(self, payload: Payload) -> Record:
         return {"timestamp": self.stamp(), "type": "model_msg", "payload": payload}
@@ -162,8 +166,11 @@ class Encoder:
         return [self._model(_edge("partial_thinking", "start", "thinking", "completed"))]
 
     def _tool_call_start(self, delta: ToolCallStart) -> list[Record]:
-        self._open_id = delta.id
+        self._open_call(delta)
         return [self._model(_call_edge("start", delta.name, delta.id, "completed"))]
+
+    def _open_call(self, delta: ToolCallStart) -> None:
+        self._open_id = delta.id
 
     def _text_end(self, delta: TextEnd) -> list[Record]:
         reason = delta.stop_reason

@@ -1,19 +1,25 @@
-"""Events to lines of JSON, with a short way for fragments: they are most of a stream and differ in one text.
+"""Events to lines of JSON and back, with a short way for fragments: they are most of a stream and differ in one text.
 
-The short way writes the same bytes as the long one: its frames are cut from a record that a builder made.
+The short way writes and reads the same bytes as the long one: its frames are cut from a record that a builder made. A line
+that is not exactly such a frame around one JSON string takes the long way.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+import re
+import time
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import orjson
 
-from agentloop.events import Event, MessageUpdate, TextDelta, ThinkingDelta, ToolCallDelta
+from agentloop.events import Event, MessageUpdate, TextDelta, ThinkingDelta, ToolCallDelta, ToolCallStart
 from agentloop.omni import _build as build
+from agentloop.omni._decode import Decoder
 from agentloop.omni._encode import Encoder
-from agentloop.omni._types import Record
-from agentloop.omni.jsonl import dumps_trusted
+from agentloop.omni._types import Clock, Record
+from agentloop.omni.custom import REGISTRY, MessageRegistry
+from agentloop.omni.jsonl import dumps_trusted, loads
 
 _STAMP: Final = build.timestamp(0).encode()
 
@@ -30,7 +36,7 @@ def _frame(record: Record) -> tuple[bytes, ...]:
     return (*pieces, line)
 
 
-_HEAD, _TEXT, _TAIL = _frame(build.partial_text("delta", "TEXT", clock=lambda: 0.0))
+_HEAD, _TEXT, _TEXT_TAIL = _frame(build.partial_text("delta", "TEXT", clock=lambda: 0.0))
 _, _THINKING, _THINKING_TAIL = _frame(build.partial_thinking("delta", "TEXT", clock=lambda: 0.0))
 _, _CALL, _CALL_ID, _CALL_TAIL = _frame(build.partial_tool_call("delta", "CALL", arguments="TEXT", clock=lambda: 0.0))
 
@@ -38,26 +44,117 @@ _, _CALL, _CALL_ID, _CALL_TAIL = _frame(build.partial_tool_call("delta", "CALL",
 class LineEncoder(Encoder):
     """An encoder whose records are lines, each with its newline."""
 
-    __slots__ = ()
+    __slots__ = ("_frames",)
+
+    def __init__(self, clock: Clock = time.time) -> None:
+        super().__init__(clock)
+        self._frames: dict[type, tuple[bytes, bytes]] = {}
+        """By class of delta, for this millisecond and this call: what stands before the text and behind it."""
 
     def lines(self, event: Event) -> list[bytes]:
         """The lines of the event's records, in order."""
         if type(event) is MessageUpdate:
-            line = self._fragment(event.delta)
+            line = self.fragment(event)
             if line is not None:
                 return [line]
         return [dumps_trusted(record) + b"\n" for record in self.encode(event)]
 
-    def _fragment(self, delta: Any) -> bytes | None:
-        kind = type(delta)
+    def fragment(self, event: MessageUpdate) -> bytes | None:
+        """The line of a piece of text, thinking or arguments; None for what takes the long way."""
+        now, delta = self._clock(), event.delta
+        if not self._stamp_from <= now < self._stamp_to:
+            self._tick(now)
+            self._frames = {}
+        frame = self._frames.get(type(delta)) or self._new_frame(type(delta))
+        if frame is None:
+            return None
         try:
-            if kind is TextDelta:
-                return b"".join((_HEAD, self.stamp().encode(), _TEXT, orjson.dumps(delta.text), _TAIL))
-            if kind is ToolCallDelta:
-                call, text = orjson.dumps(self._open_id), orjson.dumps(delta.text)
-                return b"".join((_HEAD, self.stamp().encode(), _CALL, text, _CALL_ID, call, _CALL_TAIL))
-            if kind is ThinkingDelta:
-                return b"".join((_HEAD, self.stamp().encode(), _THINKING, orjson.dumps(delta.text), _THINKING_TAIL))
+            return frame[0] + orjson.dumps(delta.text) + frame[1]  # type: ignore[union-attr]  # a frame is a piece's
         except TypeError:  # a lone surrogate: the long way knows its escape
             return None
-        return None
+
+    def _new_frame(self, kind: type) -> tuple[bytes, bytes] | None:
+        head = _HEAD + self._stamp.encode()
+        if kind is TextDelta:
+            frame = (head + _TEXT, _TEXT_TAIL)
+        elif kind is ThinkingDelta:
+            frame = (head + _THINKING, _THINKING_TAIL)
+        elif kind is ToolCallDelta:
+            frame = (head + _CALL, _CALL_ID + dumps_trusted(self._open_id) + _CALL_TAIL)
+        else:
+            return None
+        self._frames[kind] = frame
+        return frame
+
+    def _open_call(self, delta: ToolCallStart) -> None:
+        super()._open_call(delta)
+        self._frames.pop(ToolCallDelta, None)
+
+
+def jsonl(events: Iterable[Event], clock: Clock = time.time) -> Iterator[bytes]:
+    """The records of the events as lines of JSON, each with its newline, as the events come."""
+    encoder = LineEncoder(clock)
+    fragment = encoder.fragment
+    for event in events:
+        if type(event) is MessageUpdate:
+            line = fragment(event)
+            if line is not None:
+                yield line
+                continue
+        for record in encoder.encode(event):
+            yield dumps_trusted(record) + b"\n"
+
+
+_FROM: Final = len(_HEAD)
+_TO: Final = _FROM + len(_STAMP)
+_IS_STAMP: Final = re.compile(rb"[-0-9T:.]{23}Z").fullmatch
+
+
+class LineDecoder(Decoder):
+    """A decoder that is fed lines, with or without their newline."""
+
+    def __init__(self, registry: MessageRegistry = REGISTRY) -> None:
+        super().__init__(registry)
+        self._kind: object = None
+        self._call_id = ""
+        self._before = self._behind = b""
+        """What stood around the text of the last fragment, its timestamp included: the next one's is often the same."""
+
+    def feed_line(self, line: bytes) -> list[Event]:
+        """The events that this line completes. Raises `ValueError` for a line that is not JSON."""
+        reply = self._own.reply
+        if reply is not None and reply.grow is not None and not reply.half and not self._desk.busy:
+            same = self._kind is reply.grow and self._call_id == reply.call_id and line.startswith(self._before)
+            if (same or self._reframe(line, reply.grow, reply.call_id)) and line.endswith(self._behind):
+                try:
+                    text = orjson.loads(line[len(self._before) : -len(self._behind)])
+                except ValueError:  # the long way says what it is, or why it is nothing
+                    text = None
+                if type(text) is str:
+                    return [reply.partial.grow(reply.grow(reply.index, text))]
+        return self.feed(loads(line))
+
+    def _reframe(self, line: bytes, kind: type, call_id: str) -> bool:
+        """Learn what stands around the text of such a fragment; whether the line begins so."""
+        before, behind = _reading_frame(kind, call_id)
+        if not (line.startswith(_HEAD) and _IS_STAMP(line, _FROM, _TO) and line.startswith(before, _TO)):
+            return False
+        self._kind, self._call_id = kind, call_id
+        self._before, self._behind = line[:_TO] + before, behind
+        return True
+
+
+def _reading_frame(kind: type, call_id: str) -> tuple[bytes, bytes]:
+    if kind is TextDelta:
+        return _TEXT, _TEXT_TAIL[:-1]
+    if kind is ThinkingDelta:
+        return _THINKING, _THINKING_TAIL[:-1]
+    return _CALL, _CALL_ID + dumps_trusted(call_id) + _CALL_TAIL[:-1]
+
+
+def from_jsonl(lines: Iterable[bytes], registry: MessageRegistry = REGISTRY) -> Iterator[Event]:
+    """The events of lines of JSON, as they come. Raises `ValueError` at a line that is not JSON."""
+    decoder = LineDecoder(registry)
+    for line in lines:
+        yield from decoder.feed_line(line)
+    yield from decoder.finish()

@@ -72,7 +72,8 @@ class SessionReader:
         """Whether a record of ours was seen: then an output waits for the end of its call."""
         self._state: State | None = None
         """What `turn_end` and `agent_end` do not repeat: folded from the events of the run."""
-        self._reply: ReplyReader | None = None
+        self.reply: ReplyReader | None = None
+        """The open reply."""
         self._input: Input | None = None
         self._names: dict[str, str] = {}
         """Tool names of the calls that run (ours), or that nobody answered (other writers')."""
@@ -129,7 +130,7 @@ class SessionReader:
         events = [] if plain is None else [plain(payload)]
         if not self._ours and kind in _REQUESTS:
             events = [self._counted(events[0])]
-        if (self._reply is not None or self._input is not None) and kind != "message_end":
+        if (self.reply is not None or self._input is not None) and kind != "message_end":
             events = self.finish() + events
         if plain is None:
             try:
@@ -167,9 +168,9 @@ class SessionReader:
 
     def finish(self) -> Events:
         """The end of a message that only the next record would have ended; nothing else."""
-        reply, given = self._reply, self._input
+        reply, given = self.reply, self._input
         if reply is not None and not reply.explicit:
-            self._reply = None
+            self.reply = None
             return [*reply.close(reply.stop_reason), MessageEnd(reply.message())]
         if given is not None and not given.explicit:
             self._input = None
@@ -179,13 +180,13 @@ class SessionReader:
 
     def _in_reply(self) -> tuple[ReplyReader, Events]:
         """The open reply; one without a start opens here."""
-        if self._reply is not None:
-            return self._reply, []
+        if self.reply is not None:
+            return self.reply, []
         ended = self.finish()
         self._input = None
         header = AssistantMessage(())
-        self._reply = ReplyReader(header, explicit=False)
-        return self._reply, [*ended, MessageStart(header)]
+        self.reply = ReplyReader(header, explicit=False)
+        return self.reply, [*ended, MessageStart(header)]
 
     def _in_input(self, payload: Payload) -> tuple[Input, Events]:
         """The open message of the user; one without a start opens here, also where the sender changes."""
@@ -196,18 +197,18 @@ class SessionReader:
             if not given.explicit and (payload["type"] != "text" or given.sender == payload.get("sender")):
                 return given, []
         ended = self.finish()
-        self._reply = None
+        self.reply = None
         self._input = Input("user", None)
         return self._input, ended
 
     # ------------------------------------------------------------ messages
 
     def _message_start(self, payload: Payload) -> Events:
-        self._reply = self._input = None  # one that was not ended is cut: a reader invents no end
+        self.reply = self._input = None  # one that was not ended is cut: a reader invents no end
         role = payload["role"]
         if role == "assistant":
             header = AssistantMessage((), provider=payload.get("provider"), model=payload.get("model"))
-            self._reply = ReplyReader(header, explicit=True)
+            self.reply = ReplyReader(header, explicit=True)
             return [MessageStart(header)]
         given = Input(role, payload)
         if role == "tool_result" and "tool_name" not in payload:
@@ -231,8 +232,8 @@ class SessionReader:
         return [MessageStart(message)]
 
     def _message_end(self, payload: Payload) -> Events:
-        if self._reply is not None:
-            return self._reply_end(self._reply, payload)
+        if self.reply is not None:
+            return self._reply_end(self.reply, payload)
         given, self._input = self._input, None
         if given is None:
             return []
@@ -252,7 +253,7 @@ class SessionReader:
         return given.message
 
     def _reply_end(self, reply: ReplyReader, payload: Payload) -> Events:
-        self._reply = None
+        self.reply = None
         header, counts = reply.partial.header, payload.get("usage")
         stop_reason = payload.get("stop_reason", reply.stop_reason)
         events = reply.close(stop_reason or "aborted")
@@ -298,8 +299,8 @@ class SessionReader:
             if kind == "tool_call" and not self._ours:
                 self._names[block.id] = block.name
             reason: StopReason = payload.get("stop_reason") or "completed"
-            if self._reply is not None:
-                return self._reply.block(kind, block, reason)
+            if self.reply is not None:
+                return self.reply.block(kind, block, reason)
             reply, events = self._in_reply()
             return self.folded(events) + reply.block(kind, block, reason)
         if role == "user":
@@ -315,7 +316,7 @@ class SessionReader:
     # ------------------------------------------------------------ fragments
 
     def _partial_text(self, payload: Payload) -> Events:
-        reply, text = self._reply, payload["text"]
+        reply, text = self.reply, payload["text"]
         if reply is None or reply.grow is not TextDelta or payload["event_type"] != "delta":
             return self._edge("text", payload, text)
         if type(text) is not str or reply.half or not text.isascii():
@@ -323,7 +324,7 @@ class SessionReader:
         return [reply.partial.grow(TextDelta(reply.index, text))]
 
     def _partial_thinking(self, payload: Payload) -> Events:
-        reply, text = self._reply, payload["thinking"]
+        reply, text = self.reply, payload["thinking"]
         if reply is None or reply.grow is not ThinkingDelta or payload["event_type"] != "delta":
             return self._edge("thinking", payload, text)
         if type(text) is not str or reply.half or not text.isascii():
@@ -331,7 +332,7 @@ class SessionReader:
         return [reply.partial.grow(ThinkingDelta(reply.index, text))]
 
     def _partial_tool_call(self, payload: Payload) -> Events:
-        reply, text = self._reply, payload["arguments"]
+        reply, text = self.reply, payload["arguments"]
         if reply is None or reply.grow is not ToolCallDelta or payload["event_type"] != "delta":
             return self._edge("tool_call", payload, text)
         if payload["tool_call_id"] != reply.call_id:
@@ -346,7 +347,7 @@ class SessionReader:
         reason = payload.get("stop_reason") if event_type == "stop" else None
         if type(text) is not str or (reason is not None and type(reason) is not str):
             raise TypeError("expected strings")
-        reply = self._reply
+        reply = self.reply
         events: Events = []
         if reply is None:
             reply, events = self._in_reply()
@@ -406,7 +407,7 @@ class SessionReader:
     # ------------------------------------------------------------ run and turn
 
     def _agent_start(self, payload: Payload) -> Events:
-        self._reply = self._input = None
+        self.reply = self._input = None
         self._state = State()
         self._names.clear()
         self._outputs.clear()

@@ -31,7 +31,7 @@ from agentloop.events import (
 from agentloop.omni._decode import Decoder
 from agentloop.omni._encode import Encoder
 from agentloop.omni._filters import StreamFilter, TraceFilter
-from agentloop.omni._lines import LineEncoder
+from agentloop.omni._lines import LineDecoder, LineEncoder, from_jsonl, jsonl
 from agentloop.omni._types import Clock, Record
 from agentloop.omni.custom import REGISTRY, MessageRegistry, register_message
 
@@ -39,6 +39,7 @@ __all__ = [
     "REGISTRY",
     "Decoder",
     "Encoder",
+    "LineDecoder",
     "LineEncoder",
     "MessageRegistry",
     "StreamFilter",
@@ -47,6 +48,7 @@ __all__ = [
     "encode",
     "for_stream",
     "for_trace",
+    "from_jsonl",
     "jsonl",
     "register_message",
     "trace_view",
@@ -64,13 +66,6 @@ def decode(records: Iterable[Record], registry: MessageRegistry = REGISTRY) -> l
     decoder = Decoder(registry)
     events = [event for record in records for event in decoder.feed(record)]
     return events + decoder.finish()
-
-
-def jsonl(events: Iterable[Event], clock: Clock = time.time) -> Iterator[bytes]:
-    """The records of the events as lines of JSON, each with its newline, as the events come."""
-    encoder = LineEncoder(clock)
-    for event in events:
-        yield from encoder.lines(event)
 
 
 def for_stream(records: Iterable[Record]) -> Iterator[Record]:

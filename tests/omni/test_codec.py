@@ -75,11 +75,13 @@ from agentloop.omni import records as r
 from agentloop.omni.codec import (
     Decoder,
     Encoder,
+    LineDecoder,
     MessageRegistry,
     decode,
     encode,
     for_stream,
     for_trace,
+    from_jsonl,
     jsonl,
     trace_view,
 )
@@ -214,8 +216,64 @@ def test_partial_messages_are_there_on_decoded_events_too(events: list[Event]) -
 
 @given(streams(foreign=True, depth=2))
 def test_lines_are_the_records_as_text(events: list[Event]) -> None:
-    """The short way for fragments writes the bytes of the long one."""
-    assert list(jsonl(events, clock)) == [dumps(record) + b"\n" for record in encode(events, clock)]
+    """The short way for fragments writes the bytes of the long one, and reads them back, with their newlines or without."""
+    lines = [dumps(record) + b"\n" for record in encode(events, clock)]
+    assert list(jsonl(events, clock)) == lines
+    assert list(from_jsonl(lines)) == events
+    assert list(from_jsonl(line[:-1] for line in lines)) == events
+
+
+def fragment_line(said_: bytes, stamp: bytes = b"2026-09-01T02:00:00.137Z", end: bytes = b"}}") -> bytes:
+    return (
+        b'{"timestamp":"' + stamp + b'","type":"model_msg","payload":{"type":"partial_text","role":"assistant",'
+        b'"event_type":"delta","text":' + said_ + b',"stop_reason":"completed"' + end
+    )
+
+
+def fed_line_by_line(line: bytes) -> list[Event]:
+    decoder = LineDecoder()
+    for before in (r.message_start("assistant"), r.partial_text("start"), r.partial_text("delta", "a", clock=clock)):
+        decoder.feed_line(dumps(before))
+    return decoder.feed_line(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        fragment_line(b'"x"'),
+        fragment_line(b'"\\u00e9\\ud83d\\ude00"'),
+        fragment_line(b'"x"', b"2031-01-01T00:00:00.000Z"),
+        fragment_line(b'"x"', b'a","b":1,"c":"dddddddddd'),
+        fragment_line(b'"x","more":1'),
+        fragment_line(b'"x","text":"y"'),
+        fragment_line(b" 5 "),
+        fragment_line(b"null"),
+        fragment_line(b'"x"', end=b"}}  "),
+        fragment_line(b'"x"', end=b'},"origin":["s1"]}'),
+    ],
+)
+def test_the_short_way_reads_what_the_long_one_reads(line: bytes) -> None:
+    """Whatever stands in a line that looks like a fragment of the open block."""
+    decoder = Decoder()
+    for before in (r.message_start("assistant"), r.partial_text("start"), r.partial_text("delta", "a", clock=clock)):
+        decoder.feed(before)
+    assert fed_line_by_line(line) == decoder.feed(loads(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        fragment_line(b'"x'),
+        fragment_line(b'"x" "y"'),
+        fragment_line(b"\xff"),
+        fragment_line(b'"x"', b'"""""""""""""""""""""""Z'),
+        fragment_line(b'"x"')[:-1],
+    ],
+)
+def test_the_short_way_refuses_what_the_long_one_refuses(line: bytes) -> None:
+    """A damaged line is damage, also where its beginning and its end look right."""
+    with pytest.raises(ValueError):  # noqa: PT011  # the words are the JSON library's
+        fed_line_by_line(line)
 
 
 @given(streams(depth=2))
