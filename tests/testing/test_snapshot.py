@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import attrs
+from inline_snapshot import snapshot as inline
+from syrupy.assertion import SnapshotAssertion
 
 from agentloop.events import (
     AgentEnd,
@@ -52,6 +54,7 @@ from agentloop.messages import (
     user,
 )
 from agentloop.testing import snapshot
+from agentloop.testing import snapshot as event_lines
 
 
 def run(id: str) -> list[Event]:
@@ -178,3 +181,17 @@ def test_the_rest() -> None:
         '    foreign {"type": "news"}',
         'agent_end fatal 0 messages error_code="auth" error_message="no key"',
     ]
+
+
+def test_with_the_snapshot_libraries(snapshot: SnapshotAssertion) -> None:
+    """The lines are plain values for inline-snapshot and for syrupy alike."""
+    lines = event_lines(run("call_abc"))[:4]
+    assert lines == inline(
+        [
+            "agent_start",
+            "  turn_start 0",
+            "    message_start user",
+            '    message_end user "go"',
+        ]
+    )
+    assert lines == snapshot
