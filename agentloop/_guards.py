@@ -125,8 +125,6 @@ class Guards:
     # ------------------------------------------------------------ run, turn, compaction
 
     def _turn_start(self, event: TurnStart, other: State) -> None:
-        if self._no_turn:
-            self._fail("turn-last", "expected no further turn: the one before had no request")
         if event.index != self._turns:
             self._fail("turn-index", f"TurnStart.index: expected {self._turns}, got {event.index!r}")
         self._turns += 1

@@ -185,9 +185,9 @@ BREAKAGES: dict[str, list[Callable[[], list[Event]]]] = {
         lambda: changed(RequestEnd, 0, error_code="network"),
     ],
     "usage-agrees": [
-        lambda: changed(TokenUsage, request=LOST),
+        lambda: _with_sum(changed(TokenUsage, request=LOST, session=LOST), LOST + LOST),
         lambda: changed(AgentEnd, usage=USAGE),
-        lambda: _with_second_usage(TokenUsage(USAGE, USAGE)),
+        lambda: _with_sum(_with_second_usage(TokenUsage(USAGE, USAGE)), USAGE + USAGE + LOST),
     ],
     "approval-agrees": [
         lambda: changed(ApprovalDecision, arguments="{}"),
@@ -255,6 +255,11 @@ BREAKAGES: dict[str, list[Callable[[], list[Event]]]] = {
 }
 
 
+def _with_sum(events: list[Event], usage: Usage) -> list[Event]:
+    """The run with another sum at its end."""
+    return [*events[:-1], attrs.evolve(events[-1], usage=usage)]
+
+
 def _with_second_usage(usage: TokenUsage) -> list[Event]:
     """The run with usage in the compaction's request too."""
     events = run()
@@ -286,6 +291,11 @@ def test_a_value_that_disagrees_names_its_rule(rule: str, number: int, make: Cal
         check(make(), outputs_kept=True)
     assert caught.value.rule == rule
     assert re.search(r"expected .*, got |which was not allowed", str(caught.value), re.DOTALL)
+
+
+def test_a_second_usage_that_adds_up_is_legal() -> None:
+    """The session's usage grows by each request's."""
+    check(_with_sum(_with_second_usage(TokenUsage(USAGE + USAGE, USAGE)), USAGE + USAGE + LOST))
 
 
 def test_every_rule_of_values_has_a_breakage() -> None:

@@ -428,6 +428,12 @@ BREAKAGES: dict[str, list[tuple[str, list[Event] | str]]] = {
         ("of no reply", [*spell(CALLED), ToolExecutionStart("c9", "look", "{}")]),
         ("another name", [*spell(CALLED), ToolExecutionStart("c1", "add", "{}")]),
         ("another name at the end", [*spell(CALLED + "run<c1"), ToolExecutionEnd("c1", "add", ToolResult("x"))]),
+        ("another name in a question", [*spell(CALLED), ApprovalRequest("c1", "add", "{}")]),
+        ("another name in progress", [*spell(CALLED + "run<c1"), ToolExecutionUpdate("c1", "add", delta="x")]),
+        ("another name in its result", [*spell(CALLED + "run<c1 run>c1"),
+                                        MessageStart(ToolResultMessage("c1", "add", "x"))]),
+        ("another name at its result's end", [*spell(CALLED + "run<c1 run>c1 out<c1"),
+                                              MessageEnd(ToolResultMessage("c1", "add", "x"))]),
         ("a hook of no call", [*spell(CALLED), Hook("pre_tool_use", "h")]),
         ("a cut call", [*spell(ASKED + "reply<"), _delta("call<", 0), MessageUpdate(
             ToolCallEnd(0, ToolCall("c0", "look"), "aborted")), *spell("reply> fail>1"),
@@ -676,6 +682,27 @@ def test_memory_is_that_of_a_turn() -> None:
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert grown < 4000
+
+
+def test_a_turn_s_end_forgets_its_calls() -> None:
+    """What was kept of a turn with a thousand calls is let go at its end."""
+    ids = [f"call_{number}" for number in range(1000)]
+    checker = fed(spell(ASKED + "reply<"))
+    tracemalloc.start()
+    for index, id in enumerate(ids):
+        checker.feed(MessageUpdate(BlockAdded(index, ToolCall(id, "look"))))
+    for event in spell("reply> ask>1"):
+        checker.feed(event)
+    for id in ids:
+        result = ToolResultMessage(id, "look", "x")
+        end = ToolExecutionEnd(id, "look", ToolResult("x"))
+        for event in (ToolExecutionStart(id, "look", ""), end, MessageStart(result), MessageEnd(result)):
+            checker.feed(event)
+    during, _ = tracemalloc.get_traced_memory()
+    checker.feed(SHORT["turn>"])
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert during - after > 50_000
 
 
 def test_the_picture_names_every_event_of_the_tables() -> None:
