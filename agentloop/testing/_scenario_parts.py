@@ -126,7 +126,7 @@ class _Trigger:
         if any(name in self.at and self.at[name] != facts.get(name) for name in _FILTERS):
             return False
         self.seen += 1
-        return self.seen == self.at.get("n", 1)
+        return bool(self.seen == self.at.get("n", 1))
 
 
 class Queue:
