@@ -260,6 +260,15 @@ def test_the_short_way_reads_what_the_long_one_reads(line: bytes) -> None:
     assert fed_line_by_line(line) == decoder.feed(loads(line))
 
 
+def test_a_half_that_waits_is_not_forgotten_by_the_short_way() -> None:
+    """The piece behind half a character comes after what became of that half."""
+    decoder = LineDecoder()
+    for record in (r.message_start("assistant"), r.partial_text("start"), r.partial_text("delta", "a", clock=clock)):
+        decoder.feed_line(dumps(record))
+    lines = [fragment_line(b'"b\\ud83d"'), fragment_line(b'"c"')]
+    assert [event.delta.text for line in lines for event in decoder.feed_line(line)] == ["b", "\ufffdc"]  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -667,9 +676,12 @@ def test_a_result_says_no_more_than_its_calls_end_did() -> None:
     events = [AgentStart(), *ran("c1", "out", details={"d": 1}, is_error=True, stop_reason="fatal")]
     start = next(record["payload"] for record in encode(events) if record["payload"].get("role") == "tool_result")
     assert start == {"type": "message_start", "role": "tool_result", "tool_call_id": "c1"}
-    other = said(ToolResultMessage("c1", "look", "different"))
-    mixed = [*events[:-2], *other]
-    assert decode(encode(mixed)) == mixed
+    same = events[-1].message  # type: ignore[union-attr]
+    for field, value in {
+        "tool_name": "other", "content": "x", "details": None, "structured": 1, "is_error": False, "stop_reason": "aborted",
+    }.items():  # fmt: skip
+        mixed = [*events[:-2], *said(attrs.evolve(same, **{field: value}))]
+        assert decode(encode(mixed)) == mixed, field
 
 
 def test_an_end_may_disagree_with_its_result() -> None:
@@ -786,6 +798,16 @@ def test_a_pointer_waits_for_the_meta_behind_it() -> None:
     assert given_by([pointer, meta]) == [SubagentStarted("s1", "c1", {"session_id": "s1"})]
     assert given_by([pointer, r.turn_end()]) == [SubagentStarted("s1", "c1"), TurnEnd()]
     assert decode([pointer]) == [SubagentStarted("s1", "c1")]
+
+
+def test_a_child_starts_once() -> None:
+    """A second meta of a child, of another model say, is no second start; whether a pointer told of it or its meta."""
+    first, second = (
+        r.with_origin(r.session_meta("s1", provider="p", model_id=model), "s1") for model in ("m-1", "m-2")
+    )
+    pointer = r.subagent("s1", meta_follows=True)
+    for records in ([pointer, first, second], [first, second]):
+        assert decode(records) == [SubagentStarted("s1", None, first["payload"])]
 
 
 def test_a_stranger_in_a_child_comes_back_as_it_came() -> None:
@@ -1140,3 +1162,7 @@ def test_children_that_have_ended_leave_nothing_behind() -> None:
                 decoder.feed(record)
     assert encoder._children == {}
     assert decoder._children == {}
+    for event in ran("c1", "ab", updates=[ToolExecutionUpdate("c1", "look", None, "ab")]):
+        encoder.encode(event)
+    assert encoder._streaming == set()
+    assert encoder._ended == {}
