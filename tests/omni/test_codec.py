@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -1151,6 +1153,34 @@ def test_a_plain_class_is_written_by_its_attributes() -> None:
 
 
 # ---------------------------------------------------------------- cost
+
+
+def test_a_long_reply_takes_linear_time_both_ways() -> None:
+    """Counted in lines of Python that run, not in seconds: ten times the pieces, about ten times the work."""
+
+    def steps(pieces: int) -> int:
+        count = 0
+
+        def trace(frame: Any, event: str, argument: Any) -> Any:
+            nonlocal count
+            count += 1
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            list(from_jsonl(jsonl([AgentStart(), *reply(*text(0, *["é"] * pieces))])))
+        finally:
+            sys.settrace(before)
+        return count
+
+    assert steps(1_000) < 11 * steps(100)
+
+
+def test_no_message_of_ones_own_no_cattrs() -> None:
+    """What most runs never need is not loaded with the codec."""
+    code = "import sys, agentloop.omni.codec; sys.exit('cattrs' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_children_that_have_ended_leave_nothing_behind() -> None:
