@@ -463,3 +463,10 @@ def test_joining_details_loses_nothing_and_is_done_once(given_details: list[dict
             before = sorted("".join(piece.get(key, "") for piece in given_details if piece["type"] == kind))
             after = sorted("".join(piece.get(key, "") for piece in merged if piece["type"] == kind))
             assert before == after
+
+
+def test_details_of_several_ids_stay_apart() -> None:
+    """Entries that differ in their id alone are two; a piece without an id goes on with the first."""
+    pieces = [{"type": "t", "id": "x", "text": "a"}, {"type": "t", "id": "y", "text": "b"}, {"type": "t", "text": "c"},
+              {"type": "t", "id": "y", "text": "d"}]  # fmt: skip
+    assert merge_details(pieces) == [{"type": "t", "id": "x", "text": "ac"}, {"type": "t", "id": "y", "text": "bd"}]

@@ -75,6 +75,8 @@ BODIES = [
     (500, {"error": {"message": "the request exceeds the available context size"}}, "context_too_long"),
     (400, {"object": "error", "message": "Please reduce the length of the messages.", "code": 400}, "context_too_long"),
     (429, {"error": {"message": "Too many tokens per minute"}}, "rate_limit"),
+    (429, {"error": {"message": "over the maximum context length per minute"}}, "rate_limit"),
+    (408, {"error": {"code": "content_filter"}}, "timeout"),
     # filter
     (400, {"error": {"code": "content_filter", "message": "no"}}, "content_filter"),
     (400, {"error": {"innererror": {"code": "ResponsibleAIPolicyViolation"}, "message": "no"}}, "content_filter"),

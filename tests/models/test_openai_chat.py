@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -32,7 +33,10 @@ from agentloop.model import ModelRequest
 from agentloop.models import openai_chat
 from agentloop.models._chat_quirks import ChatQuirks
 from agentloop.models.openai_chat import OpenAIChat, Reader, request_body
-from agentloop.testing.wire import Case, Outcome, Play, WireServer, load_cases, play_case, run_folder, run_model
+from agentloop.testing.wire import Case, Outcome, Play, WireServer, load_cases, pieces, play_case, run_folder, run_model
+
+BROKEN_OFF = 30_000 if os.environ.get("HYPOTHESIS_PROFILE") == "slow" else 1_100
+"""Longest recorded stream that is broken off after each of its events."""
 
 EVENT_STREAM = {"content-type": "text/event-stream"}
 
@@ -433,6 +437,30 @@ def test_recorded_responses_otherwise(shared: Path, backend: str, chop: str, lon
     results = run_folder(shared / "wire", api="openai_chat", backend=backend, chop=chop, longest=longest)
     assert len(results) >= 10
     assert [result.line for result in results if not result.ok] == []
+
+
+@pytest.mark.anyio
+async def test_recorded_streams_that_break_off(shared: Path) -> None:
+    """Recorded streams dropped and ended after every event: what came is a prefix, and the code says how it broke."""
+    cases = load_cases(shared / "wire", api="openai_chat", kinds=["stream"], longest=BROKEN_OFF)
+    assert len(cases) >= 5
+    with WireServer() as server:
+        for case in cases:
+            expected = case.expected
+            text = expected["text"] + "".join(
+                block["text"] for block in expected["blocks"] if block.get("kind") == "refusal"
+            )
+            ends = [0]
+            for piece in pieces(case.body, "event")[:-1]:
+                ends.append(ends[-1] + len(piece))
+            for end in ends:
+                for how in ("drop_at", "end_at"):
+                    outcome = await play_case(case, server, **{how: end})
+                    assert text.startswith(outcome.message.text if outcome.message else ""), (case.name, how, end)
+                    if not outcome.committed:
+                        assert outcome.message is None or outcome.message.stop_reason == "retryable" or outcome.error
+                        assert outcome.error is None or outcome.error.code in ("network", "rejected"), (case.name, end)
+                        assert how == "end_at" or outcome.error is not None
 
 
 # ---------------------------------------------------------------- follow-ups
