@@ -125,13 +125,16 @@ def response_error(
 ) -> ModelError:
     """The error of an HTTP answer. `body` is bytes, text or parsed JSON; `headers` need not be lower case.
 
-    `now` (seconds since the epoch) is what an HTTP date in `retry-after` is measured from; default: the answer's own
-    `date`, else this machine's clock.
+    A wait in the headers wins over one in the body, a field of the body over its words. `now` (seconds since the epoch)
+    is what an HTTP date in `retry-after` is measured from; default: the answer's own `date`, else this machine's clock.
     """
     facts = read_body(body)
     code = _code(status, facts)
     text = facts.message or "the provider sent an empty body"
-    return _error(code, f"HTTP {status}: {text}", _longest(header_wait(headers or {}, now), facts.retry_after))
+    wait = header_wait(headers or {}, now)
+    if not wait and facts.retry_after is not None:  # a zero says nothing
+        wait = facts.retry_after
+    return _error(code, f"HTTP {status}: {text}", wait)
 
 
 def payload_error(payload: Any, *, message: str = "") -> ModelError:
@@ -199,8 +202,9 @@ def read_body(body: Any) -> ErrorFacts:
             elif status is None and (number := _status(known)):
                 status = number
         waits.append(_field_wait(entry))
-    waits.append(_word_wait(message))
-    return ErrorFacts(_plain(message) or _plain(_compact(value)), frozenset(codes), status, _longest(*waits))
+    wait = _longest(*waits)
+    text = _plain(message) or _plain(_compact(value))
+    return ErrorFacts(text, frozenset(codes), status, _word_wait(message) if wait is None else wait)
 
 
 def _parsed(body: Any) -> Any:

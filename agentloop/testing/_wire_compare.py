@@ -114,7 +114,9 @@ def stream_differences(api: str, expected: Expected, outcome: Outcome) -> list[s
 FINISH: Mapping[str, Mapping[str, str]] = {
     "openai_chat": {
         "stop": "stop", "length": "length", "tool_calls": "tool_use", "function_call": "tool_use",
-        "content_filter": "content_filter",
+        "content_filter": "content_filter", "eos": "stop", "eos_token": "stop", "end_turn": "stop", "stop_sequence": "stop",
+        "max_tokens": "length", "model_length": "length", "tool_use": "tool_use", "sensitive": "content_filter",
+        "safety": "content_filter", "refusal": "refusal",
     },
     "openai_responses": {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"},
     "anthropic_messages": {
@@ -129,6 +131,11 @@ FINISH: Mapping[str, Mapping[str, str]] = {
     "ollama_chat": {"stop": "stop", "length": "length"},
 }  # fmt: skip
 """Stop reasons of the providers in our words; one that is not here is `unknown`."""
+
+FAILURES: Mapping[str, Mapping[str, str]] = {
+    "openai_chat": {"error": "network", "network_error": "network", "insufficient_system_resource": "overloaded"}
+}
+"""Stop reasons that say that the reply failed, and how."""
 
 
 def _end_differences(api: str, expected: Expected, outcome: Outcome) -> list[str]:
@@ -149,6 +156,9 @@ def _stream_failure(api: str, expected: Expected) -> str | None:
         return _payload_code(expected["errors"][0].get("payload"))
     if expected.get("final_error"):
         return _payload_code({"error": expected["final_error"]})
+    failed = FAILURES.get(api, {}).get(str(expected.get("stop_reason")))
+    if failed is not None:
+        return failed
     if expected.get("stop_reason") is None:
         if expected.get("prompt_feedback"):
             return "content_filter"
@@ -170,25 +180,52 @@ def _finish_reasons(api: str, expected: Expected) -> set[str]:
 
 def _block_differences(api: str, expected: Expected, outcome: Outcome) -> list[str]:
     wanted = list(expected["blocks"])
-    got = list(outcome.message.content) if outcome.message else []
+    message, counts = outcome.message, outcome.tally.counts
+    content = list(message.content) if message else []
+    got = [(block, counts[index] if len(counts) >= len(content) else None) for index, block in enumerate(content)]
+    if api == "openai_chat" and len(got) > len(wanted):
+        got = _joined(got)
     if not outcome.committed:  # calls that were not whole when the reply broke off are dropped
         while len(wanted) > len(got) and wanted[-1]["type"] == "tool_call":
             wanted.pop()
     if len(wanted) != len(got):
         shown = [f"{block['type']}{':' + block['kind'] if 'kind' in block else ''}" for block in wanted]
-        return [f"blocks: expected {shown}, got {[type(block).__name__ for block in got]}"]
-    counts = outcome.tally.counts
-    opaque = strings(outcome.message.fidelity) if outcome.message else set()
+        return [f"blocks: expected {shown}, got {[type(block).__name__ for block, _ in got]}"]
+    opaque = strings(message.fidelity) if message else set()
     found = []
-    for index, (block, ours) in enumerate(zip(wanted, got, strict=True)):
-        count = counts[index] if index < len(counts) and len(counts) >= len(got) else None
-        differences = [
-            *_one_block(api, block, ours),
-            *_count_differences(block, count),
-            *_fidelity(block, ours, opaque),
-        ]
+    for index, (block, (ours, count)) in enumerate(zip(wanted, got, strict=True)):
+        differences = [*_one_block(api, block, ours), *_count_differences(block, count)]
+        if outcome.committed:  # of a reply that failed nothing goes back
+            differences += _fidelity(block, ours, opaque)
         found += [f"blocks[{index}]: {difference}" for difference in differences]
     return found
+
+
+def _joined(got: list[tuple[ContentBlock, Count | None]]) -> list[tuple[ContentBlock, Count | None]]:
+    """Thinking as one block, and text as one: where a reply goes back to what it had ended, the expectation has it whole.
+
+    Blocks with a fidelity of another kind (a refusal, a part that stands for itself) stay apart.
+    """
+    joined: list[tuple[ContentBlock, Count | None]] = []
+    places: dict[object, int] = {}
+    for block, count in got:
+        fidelity = getattr(block, "fidelity", None) or {}
+        apart = not isinstance(block, Text | Thinking) or "refusal" in fidelity or "parts" in fidelity
+        place = places.setdefault((type(block), len(joined) if apart else None), len(joined))
+        if place == len(joined):
+            joined.append((block, count))
+            continue
+        first, before = joined[place]
+        whole = {"first": getattr(first, "fidelity", None), "later": fidelity}
+        if isinstance(first, Text) and isinstance(block, Text):
+            first = Text(first.text + block.text, whole)
+        elif isinstance(first, Thinking) and isinstance(block, Thinking):
+            first = Thinking(first.thinking + block.thinking, whole)
+        if before is not None and count is not None:
+            before.deltas += count.deltas
+            before.nonempty += count.nonempty
+        joined[place] = (first, before)
+    return joined
 
 
 def _one_block(api: str, block: Expected, ours: ContentBlock) -> Iterator[str]:
@@ -368,9 +405,11 @@ def _usage_differences(api: str, expected: Expected, outcome: Outcome) -> list[s
 
 def error_differences(status: int, headers: Mapping[str, str], body: bytes, outcome: Outcome) -> list[str]:
     """Where the error of an HTTP answer differs from the table of codes, in words."""
-    value = _parsed(body.decode("utf-8", "replace"))
-    code = _response_code(status, json.dumps(value) if value is not None else body.decode("utf-8", "replace"))
-    return _error_differences(code, _wait(headers, body) if code in RETRYABLE_CODES else None, outcome)
+    text = body.decode("utf-8", "replace")
+    value = _parsed(text)
+    shown = text if value is None else json.dumps(value, ensure_ascii=False)
+    code = _response_code(status, shown) if status >= 400 else _payload_code(value)
+    return _error_differences(code, _wait(headers, shown) if code in RETRYABLE_CODES else None, outcome)
 
 
 def _error_differences(code: str, wait: float | None, outcome: Outcome) -> list[str]:
@@ -381,48 +420,61 @@ def _error_differences(code: str, wait: float | None, outcome: Outcome) -> list[
         return [f"error_code: expected {code}, got a reply"]
     wanted, got = "retryable" if code in RETRYABLE_CODES else "fatal", "retryable" if error.retryable else "fatal"
     found = [*_same("error_code", code, error.code), *_same("stop_reason", wanted, got)]
-    if wait is not None or (error.retry_after is not None and error.code != "rate_limit"):
+    if wait is not None or not re.search("retry|again|wait", error.message, re.IGNORECASE):
         found += _same("retry_after", wait, error.retry_after)
     return found
 
 
 _SIGNS = {
-    "auth": r"api[ _]key (?:is )?(?:not valid|invalid)|api_key_invalid|incorrect api key|invalid_api_key",
-    "context_too_long": r"context_length_exceeded|prompt is too long|maximum context length|context window|context size"
-    r"|too_many_prompt_tokens|exceeds the maximum number of tokens",
-    "content_filter": r'"code": ?"content_filter"|content_policy_violation|responsibleaipolicy',
+    "auth": r"(?:invalid|incorrect|missing|expired|wrong|no)[ _-](?:\w+ )?"
+    r"(?:api[ _-]?key|authentication|credential|(?:access|bearer) token)"
+    r"|(?:api[ _-]?key|credentials?)[ _](?:\w+ )?(?:is |was |has )?(?:not |in)?(?:valid|found|expired|missing)"
+    r"|authentication_error|authentication fails|unauthenticated|not authenticated|validate credentials",
+    "context_too_long": r"context_length|context[_ ](?:window|size)|maximum context|context length|prompt[ _]is too long"
+    r"|too_many_prompt_tokens|too large for|request_too_large|exceeds the maximum number of tokens|token count"
+    r"|length of (?:all |the )?messages|input is too long|maximum prompt length",
+    "content_filter": r"content[_ ](?:filter|policy|management)|responsibleaipolicy|moderation|data_inspection|inappropriate",
 }
+"""Signs of the codes that outrank a status, in this order."""
 
 
 def _response_code(status: int, text: str) -> str:
     signs = [code for code, sign in _SIGNS.items() if re.search(sign, text, re.IGNORECASE)]
     if status == 401 or "auth" in signs:
         return "auth"
-    return signs[0] if signs and 400 <= status < 500 and status != 429 else code_for_status(status)
+    if status in (408, 425, 429) or (status >= 500 and "context_too_long" not in signs):
+        return code_for_status(status)
+    return signs[0] if signs else code_for_status(status)
 
 
-_PAYLOAD_CODES = {
-    "overloaded_error": "overloaded", "rate_limit_error": "rate_limit", "rate_limit_exceeded": "rate_limit",
-    "insufficient_quota": "rate_limit", "authentication_error": "auth", "invalid_request_error": "rejected",
-    "content_filter": "content_filter", "context_length_exceeded": "context_too_long", "invalid_prompt": "rejected",
-}  # fmt: skip
+_NAMES = {
+    "overloaded": r"overloaded|unavailable|slow_down|capacity",
+    "rate_limit": r"rate_?limit|quota|exhausted|too_many_requests|throttl",
+    "timeout": r"timeout|deadline",
+    "rejected": r"invalid|not_found|permission|unsupported|tool_use_failed|bad_?request|precondition|billing",
+}
 
 
 def _payload_code(payload: Any) -> str:
     """The code of an error inside a stream: a status that it quotes, else the codes that it names, else `network`."""
     error = payload.get("error", payload) if isinstance(payload, dict) else {}
     error = error if isinstance(error, dict) else {"message": str(error)}
+    text = json.dumps(error, ensure_ascii=False)
     for status in (error.get("status_code"), error.get("code"), error.get("status")):
-        if isinstance(status, int):
-            return _response_code(status, json.dumps(error))
-    for name in (error.get("code"), error.get("type")):
-        if name in _PAYLOAD_CODES:
-            return _PAYLOAD_CODES[name]
-    return "network"
+        if re.fullmatch("[45][0-9][0-9]", str(status)):
+            return _response_code(int(str(status)), text)
+    named = " ".join(str(error.get(key) or "") for key in ("code", "type", "status")).lower()
+    signs = _response_code(400, text)
+    if signs == "auth":
+        return signs
+    found = [code for code, sign in _NAMES.items() if re.search(sign, named)]
+    if found and found[0] != "rejected":
+        return found[0]
+    return signs if signs != "rejected" else "rejected" if found else "network"
 
 
-def _wait(headers: Mapping[str, str], body: bytes) -> float | None:
-    lower = {name.lower(): value for name, value in headers.items()}
+def _wait(headers: Mapping[str, str], body: str) -> float | None:
+    lower = {name.lower(): value.strip() for name, value in headers.items()}
     waits = []
     if re.fullmatch(r"[\d.]+", lower.get("retry-after-ms", "")):
         waits.append(float(lower["retry-after-ms"]) / 1000)
@@ -432,7 +484,7 @@ def _wait(headers: Mapping[str, str], body: bytes) -> float | None:
     elif after and "date" in lower:
         then, now = (email.utils.parsedate_to_datetime(value) for value in (after, lower["date"]))
         waits.append(max(0.0, (then - now).total_seconds()))
-    delay = re.search(rb'"retryDelay": ?"([\d.]+)s"', body)
-    if delay:
-        waits.append(float(delay[1]))
+    delay = re.search(r'"retry_?delay": ?"([\d.]+)s"|"retry_?after(?:_seconds)?": ?"?([\d.]+)', body, re.IGNORECASE)
+    if delay and not any(waits):
+        waits.append(float(delay[1] or delay[2]))
     return max(waits, default=None)

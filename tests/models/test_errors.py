@@ -18,6 +18,8 @@ from agentloop.models._errors import (
     read_body,
     response_error,
 )
+from agentloop.testing._wire_compare import Outcome, error_differences, stream_differences
+from agentloop.testing.wire import load_cases
 
 STATUSES = {
     400: "rejected",
@@ -169,6 +171,15 @@ def test_wait_of_the_body(body: Any, wait: float | None) -> None:
     assert response_error(429, {}, body).retry_after == wait
 
 
+def test_which_wait_counts() -> None:
+    """Headers before the body, its fields before its words; a zero in the headers says nothing."""
+    body = {"error": {"retry_after": 3, "message": "Try again in 9s."}}
+    assert response_error(429, {"retry-after": "1"}, body).retry_after == 1.0
+    assert response_error(429, {"retry-after": "0"}, body).retry_after == 3.0
+    assert response_error(429, {}, body).retry_after == 3.0
+    assert response_error(429, {"retry-after": "0"}, b"{}").retry_after == 0.0
+
+
 def test_no_wait_where_a_retry_is_not_worth_it() -> None:
     """A fatal error asks for no wait, whatever its headers say."""
     assert response_error(400, {"retry-after": "5"}, b"").retry_after is None
@@ -268,11 +279,22 @@ def test_cause_is_told() -> None:
     assert "name not known" in exception_error(error).message
 
 
+@pytest.mark.parametrize(("status", "body", "code"), BODIES)
+def test_second_opinion_on_answers(status: int, body: Any, code: str) -> None:
+    """The reading that recorded answers are held against agrees, though it shares no line with this one."""
+    outcome = Outcome(error=response_error(status, {}, body))
+    assert error_differences(status, {}, json.dumps(body).encode(), outcome) == []
+
+
+@pytest.mark.parametrize(("payload", "code"), PAYLOADS)
+def test_second_opinion_on_payloads(payload: Any, code: str) -> None:
+    """The same for errors inside a stream."""
+    expected = {"blocks": [], "errors": [{"payload": payload}]}
+    assert stream_differences("openai_chat", expected, Outcome(error=payload_error(payload))) == []
+
+
 def test_shared_error_bodies(shared: Any) -> None:
     """Every recorded error answer has the code and the wait that the table of codes gives it."""
-    from agentloop.testing._wire_compare import Outcome, error_differences
-    from agentloop.testing.wire import load_cases
-
     cases = load_cases(shared / "wire", kinds=["error"])
     assert cases
     for case in cases:

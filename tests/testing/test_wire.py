@@ -250,6 +250,30 @@ def test_numbers_of_pieces_are_compared(key: str) -> None:
     assert any(f"{key}: expected" in line for line in stream_differences("openai_chat", expected, outcome()))
 
 
+def test_what_comes_back_is_joined() -> None:
+    """Where a reply goes back to thinking or text that had ended, the recording has it as one block."""
+    tally = Tally()
+    for chunk in (ThinkingChunk("h", 0), BlockEnd(0), TextChunk("o", 1), ThinkingChunk("m", 0), BlockEnd(1),
+                  TextChunk("k", 1), TextChunk("", 1), ToolCallChunk("{}", "c", "f", 2)):  # fmt: skip
+        tally.feed(chunk)
+    blocks = [Thinking("h", {"s": "sig"}), Text("o"), Thinking("m"), Text("k"), ToolCall("c", "f", '{"a":1}')]
+    expected = copy.deepcopy(EXPECTED)
+    expected["blocks"][0] |= {"deltas": 2, "nonempty_deltas": 2}
+    expected["blocks"][1] |= {"deltas": 3, "nonempty_deltas": 2}
+    expected["blocks"][2] |= {"deltas": 1}
+    assert stream_differences("openai_chat", expected, outcome(blocks=blocks, tally=tally)) == []
+    assert stream_differences("anthropic_messages", expected, outcome(blocks=blocks, tally=tally))
+    blocks[3] = Text("k", {"refusal": True})
+    assert stream_differences("openai_chat", expected, outcome(blocks=blocks, tally=tally))
+
+
+def test_an_error_under_status_200() -> None:
+    """An error answer whose status does not say so is placed by its body."""
+    body = b'{"error": {"message": "no", "code": 429}}'
+    assert error_differences(200, {}, body, Outcome(error=ModelError("rate_limit", "no"))) == []
+    assert error_differences(200, {}, body, Outcome(error=ModelError("network", "no")))
+
+
 def test_a_failed_stream() -> None:
     """A stream with an error in it must fail with its code, and a stream without an end be cut."""
     failing = EXPECTED | {"stop_reason": None, "errors": [{"payload": {"error": {"message": "no", "code": 503}}}]}
