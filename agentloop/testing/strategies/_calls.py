@@ -69,6 +69,8 @@ class CallPlanner:
         self.draw = draw
         self.pick = pick
         self.nested = nested
+        self.left_open = False
+        """Whether calls that are aborted have a question open."""
 
     def plan(self, call: ToolCall, manner: Manner) -> CallPlan:
         """The events of one call."""
@@ -79,10 +81,11 @@ class CallPlanner:
             return self._made(call, [], 0, self._start(call, call.arguments), [], self._failed(self.pick(*_REFUSALS)))
         arguments = self.pick(call.arguments, call.arguments, '{"path": "b"}')
         hooks: list[Event] = [self._hook(call) for _ in range(self.pick(0, 0, 0, 1, 2))]
-        asked = self.pick(False, True) if manner == "aborted" else self.pick(False, False, True)
+        unanswered = manner == "aborted" and self.left_open
+        asked = unanswered or self.pick(False, False, True)
         if asked:
             hooks.append(ApprovalRequest(call.id, call.name, arguments))
-        decision = self._decision(asked, bool(hooks), manner)
+        decision = None if unanswered else self._decision(asked, bool(hooks))
         decided: list[Event] = []
         if decision is not None:
             decided.append(ApprovalDecision(decision, call.id, arguments if asked else self.pick(None, arguments)))
@@ -90,15 +93,13 @@ class CallPlanner:
         if decision is not None and decision != "allow":
             code = "denied" if decision == "deny" else "forbidden"
             return self._made(call, hooks + decided, len(hooks), start, [], self._failed(code))
-        if manner == "aborted" and ((asked and decision is None) or self.pick(False, True)):
+        if unanswered or (manner == "aborted" and self.pick(False, True)):
             return self._made(call, hooks + decided, len(hooks), start, [], self._failed("aborted"))
         return self._ran(call, hooks + decided, len(hooks), start, manner)
 
-    def _decision(self, asked: bool, hooked: bool, manner: Manner) -> Any:
-        if asked and manner == "aborted":
-            return self.pick(None, None, "allow", "deny")
+    def _decision(self, asked: bool, hooked: bool) -> Any:
         if asked:
-            return self.pick("allow", "allow", "deny", "forbidden")
+            return self.pick("allow", "deny", "forbidden", "allow")
         return self.pick(None, "allow", "deny", "forbidden") if hooked else None
 
     def _hook(self, call: ToolCall) -> Hook:

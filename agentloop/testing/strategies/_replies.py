@@ -43,14 +43,16 @@ class ReplyMaker:
         self.draw = draw
         self.pick = pick
         self.new_id = new_id
+        self.with_calls = False
+        """Whether replies are to be mostly calls."""
 
     def reply(self, status: StopReason, usage: Usage | None, error: tuple[str | None, str | None]) -> list[Any]:
         """The events of one reply, from its start to its end. Not committed: its last blocks may be closed early."""
         provider = self.pick(None, None, "scripted")
         header = AssistantMessage((), provider=provider, model=None if provider is None else self.pick("m-1", "m-2"))
         partial = Partial(header)
-        count = self.pick(1, 1, 2, 3)
-        whole = count if status == "completed" else self.pick(*range(count + 1))
+        count = self.pick(2, 3) if self.with_calls else self.pick(1, 3, 1, 2)
+        whole = count if status == "completed" else self.pick(*range(count, -1, -1))
         updates: list[MessageUpdate] = []
         for index in range(count):
             updates += self._block(partial, index, "completed" if index < whole else status)
@@ -72,7 +74,9 @@ class ReplyMaker:
         return self.pick("tool_use" if calls else "stop", *values.FINISH_REASONS)
 
     def _block(self, partial: Partial, index: int, stop_reason: StopReason) -> list[MessageUpdate]:
-        kind = self.pick(Text, Text, Thinking, ToolCall, ToolCall, BlockAdded)
+        kind: Any = ToolCall
+        if not self.with_calls or self.pick(False, True, False):
+            kind = self.pick(Text, ToolCall, Thinking, BlockAdded, Text, ToolCall)
         if kind is ToolCall and stop_reason == "completed" and self.pick(*[False] * 7, True):
             call = ToolCall(self.new_id(), self.draw(_NAMES), self.draw(_ARGUMENTS), self.draw(_FIDELITIES))
             return [partial.update(BlockAdded(index, call))]

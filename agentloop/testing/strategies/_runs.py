@@ -65,7 +65,13 @@ _OUTCOMES = (
     Outcome("fatal", "rejected", "bad request ☕"),
     Outcome("fatal", "max_turns", "the limit of 2 turns"),
 )
+_ABORTED = Outcome("aborted", "user_abort", "stopped by the user", abort=True)
+_THEMES: tuple[str | None, ...] = (None, "beside", "asked", "nested", "wait", None, "squeezed", "summary", None)
+"""Corners that would be rare by chance: calls side by side; an abort while a call is asked about, in an announced wait, in a
+compaction; a summary that no turn took; runs in runs in runs."""
 _LIMITS = ("max_turns", "length_limit", "pause_limit", "callback_failed")
+_STOP_REASONS: tuple[StopReason, ...] = ("completed", "aborted", "retryable")
+_BROKEN_OFF: dict[str | None, tuple[StopReason, ...]] = {"asked": ("completed",), "wait": ("retryable",)}
 _UNRUN = ("length", "refusal", "content_filter")
 
 
@@ -77,6 +83,7 @@ class RunMaker:
         self.pick = pick
         self.depth = depth
         self.custom = custom
+        self.theme: str | None = pick(*_THEMES)
         self.events: list[Event] = []
         self.ids: set[str] = set()
         self.replies = ReplyMaker(draw, pick, self.new_id)
@@ -102,20 +109,25 @@ class RunMaker:
 
     def seldom(self) -> bool:
         """True once in five times."""
-        return bool(self.pick(False, False, False, False, True))
+        return bool(self.pick(False, False, True, False, False))
 
     # ------------------------------------------------------------ the run
 
     def run(self) -> list[Event]:
         """The events from `AgentStart` to `AgentEnd`."""
         self.events.append(AgentStart())
-        outcome: Outcome = self.pick(*_OUTCOMES)
-        turns = self.pick(1, 1, 1, 2, 3, 0)
-        squeezed = self.seldom() and (turns == 0 or outcome.abort or outcome.stop_reason == "completed")
+        theme = self.theme
+        outcome: Outcome = _ABORTED if theme in ("asked", "wait", "squeezed") else self.pick(*_OUTCOMES)
+        outcome = COMPLETED if theme in ("beside", "summary", "nested") else outcome
+        self.replies.with_calls = theme in ("beside", "asked", "wait", "nested")
+        self.planner.left_open = theme == "asked"
+        turns = 1 if theme == "nested" else self.pick(1, 2) if self.replies.with_calls else self.pick(1, 1, 3, 0, 2, 1)
+        may_squeeze = theme is None and (turns == 0 or outcome.abort or outcome.stop_reason == "completed")
+        squeezed = theme in ("squeezed", "summary") or (may_squeeze and self.seldom())
         if self.seldom():
             self.open_calls(outcome if turns == 0 else COMPLETED)
         for number in range(turns):
-            if self.seldom() and not self.compaction(self.pick("completed", "completed", "retryable", "fatal")):
+            if self.seldom() and not self.compaction(self.pick("completed", "retryable", "fatal", "completed")):
                 return self.end(self.given_up())
             last = number == turns - 1
             self.turn(outcome if last and not squeezed else COMPLETED, last)
@@ -126,7 +138,7 @@ class RunMaker:
     def last_compaction(self, outcome: Outcome) -> Outcome:
         """A compaction after the last turn, or alone; given up it changes nothing, unless it was aborted."""
         if not outcome.abort:
-            self.compaction(self.pick("completed", "retryable", "fatal"))
+            self.compaction("completed" if self.theme == "summary" else self.pick("completed", "retryable", "fatal"))
             return outcome
         self.compaction("aborted")
         return Outcome("aborted", "compaction_interrupted", outcome.message, abort=True)
@@ -245,7 +257,7 @@ class RunMaker:
         if outcome.stop_reason == "completed" or outcome.code in _LIMITS:
             return self.attempt(number, "completed")
         if outcome.stop_reason == "aborted":
-            how = self.pick("completed", "aborted", "retryable", "retryable")
+            how: StopReason = self.pick(*_BROKEN_OFF.get(self.theme, _STOP_REASONS))
             # `retryable`: stopped in the wait that was announced
             return self.attempt(number, how, retry=2000 if how == "retryable" else None)
         return self.attempt(number, outcome.stop_reason)
@@ -261,7 +273,8 @@ class RunMaker:
         error: tuple[str | None, str | None]
         failed = status in ("retryable", "fatal")
         error = self.pick(("network", "reset"), ("truncated", None), ("timeout", "")) if failed else (None, None)
-        events = [] if self.seldom() else self.replies.reply(status, usage, error)
+        silent = not self.replies.with_calls and self.seldom()
+        events = [] if silent else self.replies.reply(status, usage, error)
         self.events += events
         reply = events[-1].message if events else None
         if status == "completed" and usage is not None:
@@ -290,7 +303,7 @@ class RunMaker:
         manners: list[Manner] = []
         stopped = False
         for _ in calls:
-            stopped = stopped or (outcome.stop_reason == "aborted" and self.pick(True, False))
+            stopped = stopped or (outcome.stop_reason == "aborted" and self.pick(True, False, True))
             manners.append("aborted" if stopped else self.pick("run", "run", "run", "refused"))
         self.calls(calls, self.messages, ["cut_off"] * len(calls) if reply.finish_reason in _UNRUN else manners)
 
@@ -303,7 +316,7 @@ class RunMaker:
         """
         plans = [self.planner.plan(call, manner) for call, manner in zip(calls, manners, strict=True)]
         left = [deque(plan.events) for plan in plans]
-        side_by_side = len(plans) > 1 and self.pick(True, True, False)
+        side_by_side = len(plans) > 1 and (self.theme == "beside" or self.pick(True, False, True))
         kept = [plan.starting if opened else plan.asking for plan in plans]
         answered = 0
         while answered < len(plans):
@@ -324,10 +337,12 @@ class RunMaker:
 
     def nested(self, call_id: str) -> list[Event]:
         """A nested run of a call, as its parent sees it; now and then cut short."""
-        if self.depth <= 0 or not self.pick(False, False, True):
+        often = self.theme == "nested" and self.depth > 1
+        if self.depth <= 0 or not self.pick(often, False, True):
             return []
         session = f"child-{call_id}-{self.pick('a', 'b')}"  # ids of calls are unique, so no two nested runs share one
         child = RunMaker(self.draw, self.pick, depth=self.depth - 1, custom=self.custom)
+        child.theme = "nested" if often else child.theme
         events = child.run()
         if self.seldom():
             events = events[: self.pick(*range(min(len(events), 12)))]
