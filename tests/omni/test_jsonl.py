@@ -222,3 +222,10 @@ def test_hostile_lines_take_linear_time() -> None:
 
     small, large = steps(lambda: dumps(wide(300))), steps(lambda: dumps(wide(3_000)))
     assert large < 12 * small
+
+
+def test_what_could_not_be_written_does_not_enter() -> None:
+    """An integer too long for any line is refused where JSON enters a message, not when a record is written."""
+    assert loads(dumps(freeze_json({"a": 2**14_283}))) == {"a": 2**14_283}
+    with pytest.raises(ValueError, match=r"\$\.a: expected an integer of at most 14284 bits"):
+        freeze_json({"a": 2**14_284})
