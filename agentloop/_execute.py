@@ -7,7 +7,6 @@ only while the consumer waits for more (`Core.at_rest`).
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ import attrs
 from agentloop._host import Job, in_thread, was_cancelled
 from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop._sink import Sink
-from agentloop._values import REPLACEMENT, thaw_json
+from agentloop._values import thaw_json
 from agentloop.abort import AbortSignal
 from agentloop.config import Block, HookAnswer
 from agentloop.errors import ABORTED_CALL_CODES, InvalidArguments, StopReason
@@ -242,7 +241,7 @@ class Batch:
             await self._veto(call)
         elif failed and core.config.approve is None:
             self._decide(call, "deny", "Tool call denied: a hook that decides about it failed.")
-        return decision is None and not failed or (decision is None and core.config.approve is not None)
+        return (decision is None and not failed) or (decision is None and core.config.approve is not None)
 
     async def _veto(self, call: _Call) -> None:
         """A hook allowed the call; a policy may still forbid it."""

@@ -280,7 +280,7 @@ class TrioHost:
                 callback()
 
         self._system_task(sleep)
-        return scope.cancel  # type: ignore[no-any-return]
+        return scope.cancel
 
     async def shielded(self, waiter: Waiter, bound: float) -> None:
         with self._trio.CancelScope(shield=True, deadline=self._trio.current_time() + bound):

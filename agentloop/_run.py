@@ -53,7 +53,7 @@ class CallbackFailed(Exception):
 
 
 class Core:
-    """One run. The front calls `park`, `close` and reads `buffer`; the driver everything else. One thread, but for `ring_soon`."""
+    """One run. The front calls `park`, `close`, reads `buffer`; the driver everything else. One thread, but for `ring_soon`."""
 
     __slots__ = (
         "_alarm_at",
@@ -166,13 +166,14 @@ class Core:
 
     def emit_delta(self, event: MessageUpdate) -> None:
         """`emit` for a piece of the open block: the grammar's self-loop, tested in place."""
-        delta: Any = event.delta
+        delta = event.delta
         checker = self.checker
         if type(delta) is not checker.open_delta_class or delta.index != checker.open_index:
             self.emit_update(event)
             return
         if self.closing:
             return
+        checker.position += 1
         self.buffer.append(event)
         taker = self.taker
         if taker is not None:

@@ -66,7 +66,7 @@ class ReadOnlyDict(dict[str, Any]):
     """A JSON object that cannot be changed; equal to a plain dict with the same content."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _read_only  # type: ignore[assignment]
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _read_only
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
@@ -85,8 +85,8 @@ class ReadOnlyList(list[Any]):
     """A JSON array that cannot be changed; equal to a plain list with the same content."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = append = extend = insert = pop = remove = clear = sort = reverse = _read_only  # type: ignore[assignment]
-    __iadd__ = __imul__ = _read_only  # type: ignore[assignment]
+    __setitem__ = __delitem__ = append = extend = insert = pop = remove = clear = sort = reverse = _read_only
+    __iadd__ = __imul__ = _read_only
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self))

@@ -233,7 +233,7 @@ class Partial:
         if len(pieces) >= _JOIN_AT:
             self._chunks.append("".join(pieces))
             pieces.clear()
-        return MessageUpdate(delta, (self, len(self._slots), length))  # type: ignore[arg-type]
+        return MessageUpdate(delta, (self, len(self._slots), length))
 
     def update(self, delta: Delta) -> MessageUpdate:
         """Apply any delta and return its event."""
@@ -244,7 +244,7 @@ class Partial:
             self._pieces, self._length = [], 0
             self._chunks.clear()
             self._open.append((delta, None))
-            return MessageUpdate(delta, (self, len(self._slots), 0))  # type: ignore[arg-type]
+            return MessageUpdate(delta, (self, len(self._slots), 0))
         if kind is BlockAdded:
             self._open.append((delta, None))
             self._slots.append(delta.block)  # type: ignore[union-attr]
@@ -253,7 +253,7 @@ class Partial:
             self._pieces = None
             complete = kind is not ToolCallEnd or delta.stop_reason == "completed"  # type: ignore[union-attr]
             self._slots.append(delta.block if complete else None)  # type: ignore[union-attr]
-        return MessageUpdate(delta, (self, len(self._slots), -1))  # type: ignore[arg-type]
+        return MessageUpdate(delta, (self, len(self._slots), -1))
 
     def content(self) -> tuple[ContentBlock, ...]:
         """The blocks that have ended and count, in order."""

@@ -10,9 +10,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "default", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    "default",
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.register_profile("slow", parent=settings.get_profile("default"), max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "2000")))
+settings.register_profile(
+    "slow", parent=settings.get_profile("default"), max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "2000"))
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 BACKENDS: dict[str, Any] = {

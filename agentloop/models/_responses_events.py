@@ -254,7 +254,7 @@ class EventReader:
         chunks = self._rest(response.get("output") or ())
         reason: FinishReason = "stop"
         if event["type"] == "response.incomplete" or response.get("status") == "incomplete":
-            reason = _INCOMPLETE.get((response.get("incomplete_details") or {}).get("reason"), "unknown")
+            reason = _INCOMPLETE.get(str((response.get("incomplete_details") or {}).get("reason")), "unknown")
         elif self._refused:
             reason = "refusal"
         elif self._called:

@@ -210,7 +210,12 @@ json_values = st.recursive(
 async def test_g17_fidelity_comes_back_deep_equal(fidelity: dict[str, Any]) -> None:
     """Key order and number types included, through blocks, the message, a tool round and a retry."""
     model = ScriptedModel([
-        [thinking("t", fidelity=fidelity), BlockChunk(Text("", fidelity)), call("gone", fidelity=fidelity), Finish("tool_use", fidelity)],
+        [
+            thinking("t", fidelity=fidelity),
+            BlockChunk(Text("", fidelity)),
+            call("gone", fidelity=fidelity),
+            Finish("tool_use", fidelity),
+        ],
         ModelError("network", "gone"),
         [ThinkingChunk("x"), "done"],
     ])  # fmt: skip

@@ -22,7 +22,6 @@ from agentloop import (
     ModelError,
     RequestBegin,
     RequestEnd,
-    Retry,
     RunError,
     TextDelta,
     ToolExecutionEnd,

@@ -247,7 +247,7 @@ HOST_CANCELLED = {
 @pytest.mark.parametrize("backend", list(HOST_CANCELLED))
 def test_g24_the_end_of_the_event_loop_ends_the_run(backend: str) -> None:
     """A run that is kept past the end of main: exit code 0, clean-up ran, nothing on stderr."""
-    source = f"""
+    source = """
         import anyio
         from agentloop import *
         from agentloop.testing import ScriptedModel, call

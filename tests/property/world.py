@@ -1,7 +1,7 @@
 """A small world for runs: scripts, tools of every temper, queues, consumers and stops, drawn at random and logged.
 
-A `Plan` is a value that hypothesis draws; `World(plan)` makes the run of it and notes every effect: what was asked, polled, run,
-and whether the consumer was waiting for more at that moment. Time is virtual.
+A `Plan` is a value that hypothesis draws; `World(plan)` makes the run of it and notes every effect: what was asked, polled,
+run, and whether the consumer was waiting for more at that moment. Time is virtual.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from agentloop import (
     user,
 )
 from agentloop.grammar import check
-from agentloop.model import Finish, TextChunk, ThinkingChunk, ToolCallChunk, UsageChunk
 from agentloop.messages import Usage
+from agentloop.model import Finish, TextChunk, ThinkingChunk, ToolCallChunk, UsageChunk
 from agentloop.testing import CUT, STALL, ScriptedModel, VirtualClock, call, sleep, text, thinking, wait_all_blocked
 
 TOOLS = ("ok", "slow", "boom", "stream", "report", "nothing", "odd", "wait", "alone", "polite", "missing")
@@ -280,7 +280,7 @@ class World:
         @tool
         async def nothing(ctx: ToolContext, n: int = 0) -> None:
             async with body("nothing", ctx):
-                return None
+                return
 
         @tool
         async def odd(ctx: ToolContext, n: int = 0) -> Any:
