@@ -1,0 +1,102 @@
+"""Imports go one way: the layers as data, read over every file (function-level and typing imports included)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import agentloop
+
+ROOT = Path(agentloop.__file__).parent
+
+LAYERS: dict[str, str] = {
+    "values": "errors messages abort _values",
+    "protocol": "events grammar reducer _tables _guards _agreement _picture",
+    "contracts": "model tools context convert config _legal _shape _scalars _shapes _types _signature _docstring"
+    " _rawschema _results _problems _jsontext",
+    "driver": "loop _decide _drive _run _ask _execute _sink _assemble _host",
+    "shells": "view _screen",
+    "omni": "omni",
+    "models": "models",
+    "testing": "testing",
+    "cli": "cli __main__",
+}
+LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}
+
+KERNEL = {"values", "protocol", "contracts", "driver"}
+ALLOWED: dict[str, set[str]] = {
+    "values": {"values"},
+    "protocol": {"values", "protocol"},
+    "contracts": {"values", "protocol", "contracts"},
+    "driver": KERNEL,
+    "shells": KERNEL | {"shells"},
+    "omni": {"values", "protocol", "contracts", "omni"},
+    "models": {"values", "contracts", "models"},
+    "testing": KERNEL | {"shells", "omni", "testing", "models"},  # models: `wire` loads the adapter of a case lazily
+    "cli": set(LAYERS),
+}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The package's own modules that a file imports, by their first name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "agentloop":
+            names = [f"agentloop.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        else:
+            continue
+        for name in names:
+            if name.startswith("agentloop."):
+                yield name.split(".")[1]
+
+
+FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    """A file imports only from its own layer and those that the table allows."""
+    first = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    layer = LAYER_OF[first]
+    found = {name: LAYER_OF.get(name, "the root") for name in imports(path)}
+    wrong = {name: other for name, other in found.items() if other not in ALLOWED[layer] and other != "the root"}
+    assert wrong == {}
+
+
+def test_the_root_is_cheap() -> None:
+    """`import agentloop` loads no SDK, no cattrs, no argparse, no hypothesis."""
+    heavy = ["openai", "anthropic", "cattrs", "argparse", "hypothesis", "jsonschema", "jsonschema_rs"]
+    code = f"import sys, agentloop; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_surface_is_one_list() -> None:
+    """The root's `__all__` is the union of its modules' lists, without doubles, and each name is there."""
+    from agentloop import abort, config, context, errors, events, loop, messages, tools
+
+    parts = [*abort.__all__, *config.__all__, *context.__all__, *errors.__all__, *events.__all__, *loop.__all__]
+    parts += [*messages.__all__, *tools.__all__]
+    assert sorted(agentloop.__all__) == sorted([*parts, "__version__"])
+    assert len(set(agentloop.__all__)) == len(agentloop.__all__)
+    assert [name for name in agentloop.__all__ if not hasattr(agentloop, name)] == []
+
+
+def test_the_tree_of_errors_is_the_one_printed() -> None:
+    """Every exception class stands in the docstring of `errors`, and nothing else does."""
+    from agentloop import errors
+
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    assert errors.__doc__ is not None
+    tree = errors.__doc__.split("The tree:")[1]
+    printed = {match[1] for line in tree.splitlines() if (match := re.match(r"[ │├└─]+([A-Z]\w+)", line))}
+    assert printed == classes
