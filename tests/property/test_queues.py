@@ -26,7 +26,7 @@ from agentloop import (
 )
 from agentloop.grammar import check
 from agentloop.messages import ToolCall
-from agentloop.testing import ScriptedModel, call, collect
+from agentloop.testing import ScriptedModel, call, collect, wait_all_blocked
 
 from .world import Plan, World, plans
 
@@ -222,6 +222,7 @@ async def test_g30_a_wait_that_was_not_started_is_answered_without_running() -> 
         """Work."""
         ran.append("work")
         steering.put("left")
+        await wait_all_blocked()  # whoever waits for steering has noticed
         return "worked"
 
     model = ScriptedModel([[call("work"), call("nap"), call("work")], "done"])
