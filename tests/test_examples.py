@@ -1,0 +1,46 @@
+"""The examples run as they are shown, without a warning, and say what they claim."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "examples"
+
+SAYS = {
+    "approvals": "call_1 ended (None): deleted tmp/a",
+    "custom_message": "the model saw: ['user']",
+    "custom_transport": "You said: good morning",
+    "first_run": "[shout: HELLO]",
+    "record_and_resume": "['user: My colour is blue.', 'assistant: Noted: blue.']",
+    "records_and_guards": "came through: ('parent', 'child')",
+    "retries": "Here I am. (12 s later)",
+    "snapshot_test": "the run is as stored",
+    "steering_and_abort": "steered by: In French, please.",
+}
+
+
+def test_each_example_is_listed() -> None:
+    """No example goes untested."""
+    assert sorted(path.stem for path in FOLDER.glob("*.py")) == sorted(SAYS)
+
+
+@pytest.mark.parametrize("name", sorted(SAYS))
+def test_example_runs(name: str) -> None:
+    """It ends with 0, warns of nothing, and prints its line."""
+    command = [sys.executable, "-W", "error", str(FOLDER / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "Traceback" not in done.stderr
+    )  # what is only printed, as an error in a finalizer; a log line may stand there
+    assert SAYS[name] in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", sorted(SAYS))
+def test_example_is_short(name: str) -> None:
+    """It has fewer than 40 lines."""
+    assert len((FOLDER / f"{name}.py").read_text("utf-8").splitlines()) < 40
