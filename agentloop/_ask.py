@@ -105,7 +105,9 @@ async def _messages(core: Core) -> Sequence[AgentMessage]:
         messages = _listed(await core.call(config.transform_context, messages), "transform_context")
     if config.convert_to_llm is not None:
         messages = _listed(await core.call(config.convert_to_llm, messages), "convert_to_llm")
-    return make_legal(default_convert(messages))
+    else:
+        messages = default_convert(messages)
+    return make_legal(messages)
 
 
 def _copy(message: AgentMessage) -> AgentMessage:
@@ -196,10 +198,11 @@ class _Reading:
         """The job: everything of the provider's stream happens here."""
         core, feed = self.core, self.assembler.feed
         now, ahead, count = core.clock.now, core.config.run_ahead, 0
+        abort = core.config.abort or core.signal
         stream: Any = await _open(request)
         try:
             async for chunk in stream:
-                if self.over:
+                if self.over or abort.aborted:  # the driver may not have had its turn yet
                     break
                 if core.taker is not None:
                     self.stamp = now()

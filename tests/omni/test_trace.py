@@ -434,6 +434,7 @@ def test_a_forgotten_writer_gives_its_session_back(tmp_path: Path) -> None:
     """A writer that nobody holds any more locks nobody out."""
     TraceWriter(tmp_path, META).write(user_text("a"))
     TraceWriter(tmp_path, META, after=latest_file(tmp_path, "s1")).close()
+    assert list((tmp_path / ".locks").iterdir()) == []
 
 
 def test_another_process(tmp_path: Path) -> None:
