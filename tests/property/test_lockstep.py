@@ -73,6 +73,30 @@ async def test_g12_a_log_that_is_written_first_is_ahead_of_every_effect() -> Non
     assert witnessed == [["a", "b"], ["a", "b"]]
 
 
+async def test_g12_a_hook_waits_although_its_tool_ends_while_the_consumer_is_busy() -> None:
+    """The buffer is empty and a tool returns, but the consumer has not come back: `after_tool_call` does not begin."""
+    gate = anyio.Event()
+    asked: list[str] = []
+
+    @tool
+    async def work(ctx: ToolContext) -> str:
+        """Report, then wait."""
+        ctx.progress("begun")
+        await gate.wait()
+        return "ok"
+
+    def after(invocation: Any, result: Any) -> None:
+        asked.append(invocation.id)
+
+    model = ScriptedModel([[call("work", id="a")], "done"])
+    async for event in agent_loop(["go"], Context(tools=[work]), Config(model=model, after_tool_call=after)):
+        if isinstance(event, ToolExecutionUpdate):
+            gate.set()
+            await wait_all_blocked()
+            assert asked == []
+    assert asked == ["a"]
+
+
 @given(ahead=st.sampled_from([0, 1, 5, 64]), stop=st.integers(1, 40))
 async def test_g13_at_most_run_ahead_chunks_are_read_ahead(ahead: int, stop: int) -> None:
     """While the consumer is busy the model's stream is read at most `run_ahead` chunks further, also if they say nothing."""

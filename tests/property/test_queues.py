@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given
 
 from agentloop import (
+    AbortSignal,
     AgentEnd,
     Config,
     Context,
@@ -140,6 +142,42 @@ async def test_g29_steering_follows_open_calls() -> None:
     assert [type(m).__name__ for m in model.requests[0].messages] == [
         "UserMessage", "AssistantMessage", "ToolResultMessage", "UserMessage",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["first", "between", "follow_up"])
+@pytest.mark.parametrize("late", [False, True])
+async def test_g29_what_a_poll_took_as_the_run_was_aborted_is_emitted_and_kept(place: str, late: bool) -> None:
+    """The abort comes inside the poll that takes a message: it gets its events and stands in AgentEnd; nothing is asked."""
+    signal = AbortSignal()
+    polls = [0]
+
+    async def take() -> Any:
+        polls[0] += 1
+        if polls[0] != (1 if place == "first" else 2):
+            return None
+        signal.abort("now")
+        if late:
+            with anyio.CancelScope(shield=True):
+                await anyio.lowlevel.checkpoint()
+        return ["taken"]
+
+    async def follow_up() -> Any:
+        signal.abort("now")
+        return ["taken"]
+
+    config = Config(
+        model=ScriptedModel(["a"]),
+        abort=signal,
+        get_steering_messages=None if place == "follow_up" else take,
+        get_follow_up_messages=follow_up if place == "follow_up" else None,
+    )
+    events = await collect(agent_loop(["go"], Context(), config))
+    check(events)
+    end = events[-1]
+    assert isinstance(end, AgentEnd)
+    assert end.stop_reason == "aborted"
+    assert [m.text for m in end.messages if isinstance(m, UserMessage)] == ["go", "taken"]
+    assert config.model.asked == (0 if place == "first" else 1)  # type: ignore[attr-defined]
 
 
 class Waiting:
