@@ -45,6 +45,13 @@ class Failure(Exception):
     """What tools and callbacks of the world raise."""
 
 
+class Nonsense:
+    """What no tool should return; its text is the same everywhere."""
+
+    def __repr__(self) -> str:
+        return "nonsense"
+
+
 @attrs.frozen
 class Plan:
     """Everything about a run that is drawn."""
@@ -285,7 +292,7 @@ class World:
         @tool
         async def odd(ctx: ToolContext, n: int = 0) -> Any:
             async with body("odd", ctx):
-                return [object(), b"\xff"] if n == 1 else ToolResult("   ", is_error=True)
+                return [Nonsense(), b"\xff"] if n == 1 else ToolResult("   ", is_error=True)
 
         @tool(interruptible=True)
         async def wait(ctx: ToolContext, n: int = 0) -> str:
