@@ -200,6 +200,8 @@ class View(Screen):
     def _message_update(self, event: MessageUpdate, now: float) -> Sequence[Change]:
         delta = event.delta
         kind = type(delta)
+        if kind is TextDelta or kind is ThinkingDelta:
+            return ()  # a piece without its bubble: the stream has a hole, or came in another order
         if kind is ToolCallDelta:
             if type(self._open) is not ToolCard:
                 return ()

@@ -428,3 +428,12 @@ def test_a_long_text_is_exact_however_often_it_is_read() -> None:
         if n % 700 == 0:
             assert said(read)[-1] == ("text", "".join(pieces[: n + 1]))
     assert said(read)[-1] == said(unread)[-1] == ("text", "".join(pieces))
+
+
+def test_a_piece_of_text_without_its_bubble_is_left_out() -> None:
+    """After a hole in the stream a text delta may meet an open card, or nothing: it never raises, and changes nothing."""
+    view = View()
+    for opened in ([], [ToolCallStart(0, "c", "look")]):
+        for delta in (*opened, TextDelta(1, "a"), ThinkingDelta(1, "b")):
+            changes = view.feed(MessageUpdate(delta), 0.0)
+            assert bool(changes) == isinstance(delta, ToolCallStart)
