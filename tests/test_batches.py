@@ -13,8 +13,10 @@ from agentloop import (
     Config,
     Context,
     MessageEnd,
+    ToolContext,
     ToolExecutionEnd,
     ToolExecutionStart,
+    ToolExecutionUpdate,
     ToolListReady,
     ToolResult,
     ToolResultMessage,
@@ -112,3 +114,60 @@ async def test_the_list_of_tools_is_told_once_while_it_stays() -> None:
         check(events)
         lists = [e for e in events if isinstance(e, ToolListReady)]
         assert [[spec.name for spec in e.tools] for e in lists] == [[t.name for t in tools]]
+
+
+@pytest.mark.parametrize(("asks", "requests"), [((True, True), 1), ((True, False), 2)])
+async def test_a_batch_ends_the_run_only_if_every_result_asks(asks: tuple[bool, bool], requests: int) -> None:
+    """`terminate` of each result ends the run `completed`; one that does not ask keeps it going."""
+
+    @tool
+    async def work(last: bool) -> ToolResult:
+        """Work."""
+        return ToolResult("ok", terminate=last)
+
+    model = ScriptedModel([[call("work", {"last": last}) for last in asks], "done"])
+    events = await collect(agent_loop(["go"], Context(tools=[work]), Config(model=model)))
+    check(events)
+    assert (model.asked, events[-1].stop_reason) == (requests, "completed")  # type: ignore[union-attr]
+
+
+async def test_steering_that_waits_is_answered_after_a_batch_that_ends_the_run() -> None:
+    """The user is heard although every result asked to end the run."""
+
+    @tool
+    async def work() -> ToolResult:
+        """Work."""
+        return ToolResult("ok", terminate=True)
+
+    model = ScriptedModel([[call("work")], "heard"])
+    polls = iter([None, ["wait"]])
+    config = Config(model=model, get_steering_messages=lambda: next(polls, None))
+    events = await collect(agent_loop(["go"], Context(tools=[work]), config))
+    check(events)
+    assert model.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("returned", "text", "deltas"),
+    [
+        (None, "one two", ["one ", "two"]),
+        ("one two", "one two", ["one ", "two"]),
+        ("one two three", "one two three", ["one ", "two", " three"]),
+        ("other", "one two\nother", ["one ", "two", "\nother"]),
+    ],
+)
+async def test_streamed_output_is_the_results_text(returned: str | None, text: str, deltas: list[str]) -> None:
+    """What a tool returns beside its streamed output is added as a last delta; what was streamed already is not repeated."""
+
+    @tool
+    async def work(ctx: ToolContext) -> str | None:
+        """Work."""
+        await ctx.output("one ")
+        await ctx.output("two")
+        return returned
+
+    model = ScriptedModel([[call("work")], "done"])
+    events = await collect(agent_loop(["go"], Context(tools=[work]), Config(model=model)))
+    check(events, outputs_kept=True)
+    assert [e.delta for e in events if isinstance(e, ToolExecutionUpdate)] == deltas
+    assert [e.result.text for e in events if isinstance(e, ToolExecutionEnd)] == [text]
