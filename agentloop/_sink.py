@@ -93,7 +93,9 @@ class Sink:
         said = "".join(self._pieces)
         text = text_of(result.content)
         if text:
-            self._tell(text[len(said) :] if text.startswith(said) else f"\n{text}" if said else text)
+            rest = text[len(said) :] if text.startswith(said) else f"\n{text}" if said else text
+            if rest:
+                self._tell(rest)
         self._flush()
         others = [block for block in result.content if not isinstance(block, Text)]
         streamed = "".join(self._pieces)
