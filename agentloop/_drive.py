@@ -14,7 +14,7 @@ from agentloop._execute import Batch, hook_event
 from agentloop._host import Waiter, close_shielded
 from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop.config import CompactionState, Config, HookAnswer, ToolSource
-from agentloop.context import agent_messages
+from agentloop.context import Context, agent_messages
 from agentloop.convert import LegalHistory
 from agentloop.events import (
     Abort,
@@ -55,6 +55,7 @@ class Driver:
         self.core = core
         self.tools = tools
         self.source: _Source | None = None
+        self.sourced: Sequence[Tool] = ()
         self.turn_end = TurnEnd()
         self.problem: str | None = None  # what was wrong with the last attempt at a summary
         self.summary: UserMessage | None = None
@@ -143,7 +144,26 @@ class Driver:
     # ------------------------------------------------------------ model and calls
 
     async def _ask(self, step: steps.Ask) -> None:
+        if self.core.config.get_tools is not None:
+            await self._ask_for_tools(self.core.config.get_tools)
+            if self.core.look():
+                return
         await ask(self.core, step.attempt)
+
+    async def _ask_for_tools(self, get_tools: Callable[[], Any]) -> None:
+        given = await self._call(get_tools)
+        if given is None:
+            return
+        try:
+            tools = Context(tools=given).tools
+            if len({tool.name for tool in tools}) != len(tools):
+                raise ValueError("expected one tool of each name, got two of one name")
+        except (TypeError, ValueError) as error:
+            self.core.fail(error, "get_tools")
+            return
+        if tools != tuple(self.tools):
+            self.tools = tools
+            self._set_tools(self.sourced)
 
     async def _wait(self, step: steps.Wait) -> None:
         core = self.core
@@ -280,6 +300,7 @@ class Driver:
                 self._set_tools(tools)
 
     def _set_tools(self, tools: Iterable[Tool]) -> None:
+        self.sourced = tools = tuple(tools)
         known = {tool.name: tool for tool in self.tools}
         for tool in tools:
             if tool.name in known:

@@ -208,6 +208,9 @@ class Config:
     """Before `convert_to_llm`: prune, inject, rewrite; once an attempt, on a copy."""
     prepare_request: Callable[[ModelRequest], MaybeAwaitable[ModelRequest | None]] | None = None
     """May replace system prompt, messages, model and options of this one request; never the tools, never the history."""
+    get_tools: Callable[[], MaybeAwaitable[Iterable[Tool] | None]] | None = None
+    """Asked before each attempt: the tools from here on in the place of the context's (a tool source's stay), or None for no
+    change. What is not a list of tools of different names, and what it raises, ends the run (`callback_failed`)."""
 
     get_steering_messages: Callable[[], MaybeAwaitable[Messages | None]] | None = None
     get_follow_up_messages: Callable[[], MaybeAwaitable[Messages | None]] | None = None

@@ -1,0 +1,70 @@
+"""`Config.get_tools`: the tools may change from one request to the next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentloop import AgentEnd, Config, Context, Tool, ToolExecutionEnd, ToolListReady, agent_loop
+from agentloop.grammar import check
+from agentloop.testing import ScriptedModel, VirtualClock, call, collect
+
+pytestmark = pytest.mark.anyio
+
+
+def named(name: str) -> Tool:
+    async def execute(arguments: dict[str, Any]) -> str:
+        return f"{name} ran"
+
+    return Tool(name, f"The tool {name}.", {"type": "object"}, execute)
+
+
+async def played(model: ScriptedModel, get_tools: Any) -> tuple[list[Any], AgentEnd]:
+    config = Config(model=model, get_tools=get_tools, clock=VirtualClock())
+    events = await collect(agent_loop(["go"], Context(tools=[named("old")]), config))
+    check(events)
+    end = events[-1]
+    assert isinstance(end, AgentEnd)
+    return events, end
+
+
+async def test_the_tools_change_with_the_next_request() -> None:
+    """What is offered is what is dispatched; the list is told again only where it differs; None changes nothing."""
+    lists = iter([None, [named("new")], [named("new")]])
+    model = ScriptedModel([[call("old")], [call("old"), call("new")], "done"])
+    events, _ = await played(model, lambda: next(lists))
+    assert [[spec.name for spec in request.tools] for request in model.requests] == [["old"], ["new"], ["new"]]
+    assert [[spec.name for spec in e.tools] for e in events if isinstance(e, ToolListReady)] == [["old"], ["new"]]
+    assert [e.error_code for e in events if isinstance(e, ToolExecutionEnd)] == [None, "unknown_tool", None]
+
+
+async def test_it_is_asked_again_for_a_retry() -> None:
+    """A retry is a request like any other."""
+    model = ScriptedModel([ConnectionError("gone"), [call("new")], "done"])
+    lists = iter([None, [named("new")], None])
+    _, end = await played(model, lambda: next(lists))
+    assert end.stop_reason == "completed"
+    assert [[spec.name for spec in request.tools] for request in model.requests] == [["old"], ["new"], ["new"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([named("a"), named("a")], "one tool of each name"),
+        (["a"], "expected a Tool"),
+        (KeyError("nowhere"), "nowhere"),
+    ],
+)
+async def test_nonsense_ends_the_run_before_a_request(given: Any, words: str) -> None:
+    """What cannot be a list of tools, or an exception, ends the run, and the model is not asked."""
+
+    async def get_tools() -> Any:
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    model = ScriptedModel(["never"])
+    _, end = await played(model, get_tools)
+    assert (end.stop_reason, end.error_code, model.asked) == ("fatal", "callback_failed", 0)
+    assert words in str(end.error_message)
