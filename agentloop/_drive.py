@@ -10,7 +10,7 @@ from typing import Any
 from agentloop import _decide as steps
 from agentloop._ask import ask
 from agentloop._decide import Limits, Stop, decide
-from agentloop._execute import Batch, hook_event
+from agentloop._execute import Batch, hook_answer, hook_event
 from agentloop._host import Waiter, close_shielded
 from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop.config import CompactionState, Config, HookAnswer, ToolSource
@@ -233,7 +233,7 @@ class Driver:
             if hooks.user_prompt is None or core.look():
                 continue
             try:
-                answer = await core.call(hooks.user_prompt, message)
+                answer = hook_answer(await core.call(hooks.user_prompt, message))
             except CallbackFailed as error:
                 self._hook_failed("user_prompt", hooks.name, error)
             except Stopped:
@@ -249,7 +249,7 @@ class Driver:
             if hooks.stop is None:
                 continue
             try:
-                answer = await core.call(hooks.stop, self.turn_end)
+                answer = hook_answer(await core.call(hooks.stop, self.turn_end))
             except CallbackFailed as error:
                 self._hook_failed("stop", hooks.name, error)
                 continue

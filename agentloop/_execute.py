@@ -8,8 +8,9 @@ only while the consumer waits for more (`Core.at_rest`).
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import anyio
@@ -18,7 +19,7 @@ import attrs
 from agentloop._host import Job, in_thread, was_cancelled
 from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop._sink import Sink
-from agentloop._values import thaw_json
+from agentloop._values import MAX_INTEGER_BITS, thaw_json, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Block, HookAnswer
 from agentloop.errors import ABORTED_CALL_CODES, InvalidArguments, StopReason
@@ -219,41 +220,55 @@ class Batch:
         return False
 
     async def _hooks(self, call: _Call) -> bool:
-        """Step 3. Whether approval is still to be asked; the call may have ended."""
+        """Step 3, and what a policy says. Whether approval is still to be asked; the call may have ended."""
         core = self.core
         decision, name, reason, failed = None, "", None, False
         for hooks in core.config.hooks:
             if hooks.pre_tool_use is None:
                 continue
             try:
-                answer = await core.call(hooks.pre_tool_use, call.invocation)
+                answer = hook_answer(await core.call(hooks.pre_tool_use, call.invocation))
             except CallbackFailed as error:
                 log.error("the pre_tool_use hook %s failed", hooks.name, exc_info=error.error)
                 answer, failed = HookAnswer(reason=f"hook failed: {error.text}"), True
             if answer is None:
                 continue
-            core.emit(hook_event("pre_tool_use", hooks.name, answer, call.call.id))
-            if decision is None and answer.decision in ("allow", "deny"):
-                decision, name, reason = answer.decision, hooks.name, answer.reason
+            event = hook_event("pre_tool_use", hooks.name, answer, call.call.id)
+            core.emit(event)
+            if decision is None and event.decision is not None:
+                decision, name, reason = event.decision, hooks.name, event.reason
         if decision == "deny":
             self._decide(call, "deny", f"Tool call denied by the {name} hook: {reason or 'no reason given'}.")
-        elif decision == "allow":
-            await self._veto(call)
-        elif failed and core.config.approve is None:
+        elif decision is None and failed and core.config.approve is None:
             self._decide(call, "deny", "Tool call denied: a hook that decides about it failed.")
-        return (decision is None and not failed) or (decision is None and core.config.approve is not None)
+        elif decision == "allow":
+            self._decide(call, "forbidden" if await self._policy(call) == "forbidden" else "allow")
+        elif (verdict := await self._policy(call)) is not None:
+            self._decide(call, verdict)
+        else:
+            return True
+        return False
 
-    async def _veto(self, call: _Call) -> None:
-        """A hook allowed the call; a policy may still forbid it."""
+    async def _policy(self, call: _Call) -> Any:
+        """What the policy of `approve` says before anybody is asked; None: it leaves the question open, or there is none.
+
+        It sees its own copy of what would run, whatever a hook did to the one that it was given. One that fails forbids.
+        """
         policy = getattr(self.core.config.approve, "policy", None)
-        verdict: Any = None
-        if policy is not None:
-            try:
-                verdict = await self.core.call(policy, call.invocation)
-            except CallbackFailed as error:
-                log.error("the approval policy failed; the call is forbidden", exc_info=error.error)
-                verdict = "forbidden"
-        self._decide(call, "forbidden" if verdict == "forbidden" else "allow")
+        if policy is None:
+            return None
+        assert call.prepared is not None and call.tool is not None
+        invocation = ToolInvocation(call.call.id, call.call.name, thaw_json(call.prepared.arguments), call.tool)
+        try:
+            verdict = await self.core.call(policy, invocation)
+        except CallbackFailed as error:
+            log.error("the approval policy failed; the call is forbidden", exc_info=error.error)
+            return "forbidden"
+        if verdict is not None and not (isinstance(verdict, str) and verdict in ("allow", "deny", "forbidden")):
+            expected = "None, 'allow', 'deny' or 'forbidden'"
+            log.error("policy: expected %s, got %r; the call is forbidden", expected, verdict)
+            return "forbidden"
+        return verdict
 
     def _decide(self, call: _Call, decision: Any, text: str | None = None) -> None:
         """Step 4 is over: tell, and act on it."""
@@ -610,10 +625,40 @@ class Batch:
             core.emit(MessageEnd(message))
 
 
+def hook_answer(value: Any) -> HookAnswer | None:
+    """What a hook said; None: nothing. Raises `CallbackFailed` for what is no answer."""
+    if value is None:
+        return None
+    if not isinstance(value, HookAnswer):
+        raise CallbackFailed(TypeError(f"expected a HookAnswer or None, got {type(value).__name__}"))
+    for field in ("reason", "message"):
+        text = getattr(value, field)
+        if text is not None and not isinstance(text, str):
+            raise CallbackFailed(TypeError(f"{field}: expected a text or None, got {type(text).__name__}"))
+    said = any(field is not None for field in (value.decision, value.reason, value.message, value.output))
+    return value if said else None
+
+
+_HOOK_DECISIONS = {"pre_tool_use": ("allow", "deny"), "stop": ("continue", "stop")}
+
+
 def hook_event(kind: Any, name: str, answer: HookAnswer, call_id: str | None = None) -> Hook:
-    """The event of a hook's answer; of its output only scalars are kept."""
-    output = {key: value for key, value in (answer.output or {}).items() if isinstance(value, str | int | float | None)}
-    return Hook(kind, name, answer.decision, answer.reason, output, call_id)
+    """The event of a hook's answer: decisions that such a hook has not are dropped, of its output only scalars are kept."""
+    decision: Any = answer.decision if answer.decision in _HOOK_DECISIONS.get(kind, ()) else None
+    output = {key: value for key, value in _items(answer.output) if type(key) is str and _is_scalar(value)}
+    reason = None if answer.reason is None else valid_text(answer.reason)
+    return Hook(kind, name, decision, reason, output, call_id)
+
+
+def _items(output: Any) -> list[tuple[Any, Any]]:
+    return list(output.items()) if isinstance(output, Mapping) else []
+
+
+def _is_scalar(value: Any) -> bool:
+    """Whether a JSON number, text, truth value or null, as it can be written."""
+    if type(value) is int:
+        return value.bit_length() <= MAX_INTEGER_BITS
+    return value is None or type(value) in (str, bool) or (type(value) is float and math.isfinite(value))
 
 
 async def _awaited(function: Any) -> Any:

@@ -221,7 +221,8 @@ class Config:
     after_tool_call: Callable[[ToolInvocation, ToolResult], MaybeAwaitable[ToolResult | None]] | None = None
     finish_turn: Callable[[TurnEnd], MaybeAwaitable[Literal["end", "ask"] | None]] | None = None
     approve: Callable[[ApprovalRequest], MaybeAwaitable[Decision]] | None = None
-    """Whether a call may run. An attribute `policy(call) -> Decision | None` of it is a veto that outranks hooks."""
+    """Whether a call may run. An attribute `policy(call) -> Decision | None` of it is asked first: what it decides needs no
+    question, None leaves it open; its `forbidden` outranks a hook's `allow`, and a policy that fails forbids."""
     hooks: Sequence[Hooks] = attrs.field(default=(), converter=_hooks)
     approval_order: Literal["one_at_a_time", "all_at_once"] = "one_at_a_time"
     approval_timeout: float | None = attrs.field(default=None, validator=_not_negative)
