@@ -7,6 +7,7 @@ The tree:
     ├── ModelError                 the provider's: raised by a model callable, becomes events, never leaves a run
     ├── InvalidArguments           the model's: a call's arguments do not fit the tool; becomes an error result
     ├── ToolDefinitionError        the caller's: a function that cannot be made into a tool
+    ├── SessionBusy                the caller's: a session runs one task at a time
     ├── MissingExtra               the caller's: an optional dependency is not installed
     ├── TraceError                 what stands in or belongs to a trace
     │   ├── TraceWriteError        the disk's: a record could not be written
@@ -35,6 +36,7 @@ __all__ = [
     "MissingExtra",
     "ModelError",
     "RunError",
+    "SessionBusy",
     "StopReason",
     "ToolDefinitionError",
     "TraceError",
@@ -111,6 +113,10 @@ class InvalidArguments(AgentLoopError, ValueError):
 
 class ToolDefinitionError(AgentLoopError, TypeError):
     """A function or schema cannot be made into a tool. The text names the function and the parameter."""
+
+
+class SessionBusy(AgentLoopError, RuntimeError):
+    """A session runs one task at a time, and another one is going on."""
 
 
 class MissingExtra(AgentLoopError, ImportError):

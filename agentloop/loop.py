@@ -8,7 +8,7 @@ collected, and stops.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -43,14 +43,15 @@ def agent_loop(messages: Iterable[AgentMessage | str] | str, context: Context, c
     return Run(lambda: _new_run(messages, context, config))
 
 
-def agent_loop_continue(context: Context, config: Config) -> Run:
-    """Run again from the context as it stands, without new messages.
+def agent_loop_continue(context: Context, config: Config, messages: Iterable[AgentMessage | str] | str = ()) -> Run:
+    """Run again from the context as it stands.
 
     A last reply that was not committed is left out (with its results) and asked again. Open calls of a committed last reply
-    run first, in a turn of their own. The first step raises `ValueError` when there is nothing to do: an empty context, or a
-    last reply that is complete and not paused, or whose calls must not run.
+    run first, in a turn of their own; `messages` are the prompts of the turn behind it. The first step raises `ValueError`
+    when there is nothing to do: no messages and an empty context, or a last reply that is complete and not paused; also for
+    a last reply whose open calls must not run.
     """
-    return Run(lambda: _continued_run(context, config))
+    return Run(lambda: _continued_run(context, config, messages))
 
 
 def compact(context: Context, config: Config) -> Run:
@@ -242,18 +243,22 @@ def _new_run(
     return context, config, Outcomes(prompts=list(prompts))
 
 
-def _continued_run(context: Context, config: Config) -> tuple[Context, Config, Outcomes]:
+def _continued_run(
+    context: Context, config: Config, new: Iterable[AgentMessage | str] | str
+) -> tuple[Context, Config, Outcomes]:
+    prompts = list(agent_messages(new))
     messages = list(_checked(context).messages)
     index = _last_reply(messages)
     if index is not None and _reply(messages, index).stop_reason != "completed":
         del messages[index:]  # it was not committed, nor were its results: ask again
         index = None
-    if not messages:
+    if not messages and not prompts:
         raise ValueError("context.messages: expected messages to go on from, got none")
     open_calls: tuple[ToolCall, ...] = ()
     if index is not None:
-        open_calls = _open_calls(messages, index)
-    return Context(context.system_prompt, tuple(messages), context.tools), config, Outcomes(open_calls=open_calls)
+        open_calls = _open_calls(messages, index, prompts)
+    context = Context(context.system_prompt, tuple(messages), context.tools)
+    return context, config, Outcomes(prompts=prompts, open_calls=open_calls)
 
 
 def _last_reply(messages: list[AgentMessage]) -> int | None:
@@ -273,7 +278,7 @@ def _reply(messages: list[AgentMessage], index: int) -> AssistantMessage:
     return reply
 
 
-def _open_calls(messages: list[AgentMessage], index: int) -> tuple[ToolCall, ...]:
+def _open_calls(messages: list[AgentMessage], index: int, prompts: Sequence[AgentMessage]) -> tuple[ToolCall, ...]:
     """The last reply's calls without a result. Raises `ValueError` when there is nothing to go on with."""
     reply = _reply(messages, index)
     answered = {message.tool_call_id for message in messages[index + 1 :] if isinstance(message, ToolResultMessage)}
@@ -283,7 +288,7 @@ def _open_calls(messages: list[AgentMessage], index: int) -> tuple[ToolCall, ...
             f"context.messages[{index}]: expected calls that may run, got calls of a reply that ended in"
             f" {reply.finish_reason!r}; use agent_loop with a new message"
         )
-    if not waiting and not reply.tool_calls and reply.finish_reason != "pause":
+    if not waiting and not reply.tool_calls and reply.finish_reason != "pause" and not prompts:
         raise ValueError(
             f"context.messages[{index}]: expected something to go on with, got a complete reply; use agent_loop with a"
             " new message"

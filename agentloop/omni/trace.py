@@ -227,6 +227,11 @@ class TraceWriter:
                 self._meta = meta
             self._head.at_head = True
 
+    def set_meta(self, meta: Record) -> None:
+        """The `session_meta` that heads the next new file, whenever that is opened; the present file keeps its own."""
+        with self._mutex:
+            self._meta = meta
+
     def close(self) -> None:
         """Give file and session free. What waits at a head is dropped. A second call does nothing."""
         with self._mutex:
