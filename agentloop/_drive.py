@@ -350,6 +350,8 @@ class Driver:
         else:
             text = await self._call(compaction.accept, reply)
             self.problem = "the reply held no summary"
+            if text is None and core.outcomes.stop is None and hasattr(compaction, "problem"):
+                self.problem = await self._call(compaction.problem, reply)
         if text and text.strip():
             self.summary = await self._call(compaction.summary, text)
             core.outcomes.summary = text if self.summary is not None else None

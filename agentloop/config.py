@@ -146,9 +146,14 @@ class Compaction(Protocol):
     The loop asks `due` before a turn (not the first) and after the last; with a reason, it emits `CompactionBegin` and, if
     `mode` is `summarize`, asks the old context with `prompt(…)`. `accept` gives the summary's text, or None when the reply is
     of no use: that counts as a failed attempt on the ladder of `Config.retry`. The summary is the next turn's first input.
+
+    A compaction may have a method `problem(reply) -> str` as well: it says, for the next `prompt`, why `accept` gave None.
     """
 
-    mode: Literal["summarize", "discard"]
+    @property
+    def mode(self) -> Literal["summarize", "discard"]:
+        """Whether the model is asked for a summary, or the context is dropped."""
+        ...
 
     def due(self, state: CompactionState) -> Literal["context", "turns", "manual"] | None:
         """The reason to compact now, or None."""

@@ -129,6 +129,15 @@ class State:
         """Committed requests of this context, those inside a compaction left out."""
         self._deltas: Partial | None = None
         self._message_usage: Usage | None = None
+        self._count_context()
+
+    def _count_context(self) -> None:
+        """A context that goes on has had turns, and the size that the last of its replies reported."""
+        for message in reversed(self.messages):
+            if type(message) is AssistantMessage and message.stop_reason == "completed":
+                self.context_turns += 1
+                if self.context_tokens == 0 and message.usage is not None:
+                    self.context_tokens = message.usage.total
 
     # ------------------------------------------------------------ views
 

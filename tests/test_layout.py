@@ -16,12 +16,12 @@ import agentloop
 ROOT = Path(agentloop.__file__).parent
 
 LAYERS: dict[str, str] = {
-    "values": "errors messages abort _values",
+    "values": "errors messages abort _values _summary",
     "protocol": "events grammar reducer _tables _guards _agreement _picture",
     "contracts": "model tools context convert config _legal _shape _scalars _shapes _types _signature _docstring"
     " _rawschema _results _problems _jsontext",
     "driver": "loop _decide _drive _run _ask _execute _sink _assemble _host",
-    "shells": "view _screen",
+    "shells": "view _screen compaction",
     "omni": "omni",
     "models": "models",
     "testing": "testing",

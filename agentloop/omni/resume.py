@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from agentloop._summary import context_summary, summary_text
 from agentloop.errors import TraceReadError
 from agentloop.events import CompactionEnd
 from agentloop.messages import AgentMessage, AssistantMessage, ToolResultMessage, Usage, UserMessage, user
@@ -24,7 +25,7 @@ from agentloop.omni._types import Clock, Payload, Record
 from agentloop.omni._walk import PLACEHOLDER, Execution, Item, Walk
 from agentloop.omni.custom import REGISTRY, MessageRegistry
 from agentloop.omni.reader import read, trace_files
-from agentloop.omni.records import compaction_end, marked, token_counts, user_text
+from agentloop.omni.records import compaction_end, token_counts, user_text
 from agentloop.omni.redact import MASK_START, mask_secrets
 from agentloop.omni.trace import Fsync, Redact, TraceWriter
 
@@ -210,25 +211,6 @@ def _denial(execution: Execution) -> str:
 # ---------------------------------------------------------------- the summary of a closed context
 
 
-def summary_text(text: str) -> str:
-    """The summary in a model's reply: the first `[summary]` block that is not blank; else the text without the tags;
-    else the text. The old `<summary>` form is read too."""
-    for opening, closing in _TAGS:
-        at = 0
-        while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start)) >= 0:
-            words = text[start + len(opening) : end].strip()
-            if words:
-                return words
-            at = end + len(closing)
-    bare = text
-    for tag in (tag for pair in _TAGS for tag in pair):
-        bare = bare.replace(tag, "")
-    return bare.strip() or text.strip()
-
-
-_TAGS: Final = (("[summary]", "[/summary]"), ("<summary>", "</summary>"))
-
-
 def _summary(walk: Walk) -> UserMessage | None:
     """The message that stands for the context: as recorded, else made from the last reply. None: there is none."""
     if walk.closed is None or walk.closed["payload"].get("mode") == "discard":
@@ -238,7 +220,7 @@ def _summary(walk: Walk) -> UserMessage | None:
         return recorded
     texts = [item.payload["text"] for item in walk.last_reply if item.payload["type"] == "text"]
     words = summary_text("".join(texts))
-    return user(marked("context_summary", words)) if words else None
+    return user(context_summary(words)) if words else None
 
 
 def _recorded_summary(payload: Payload) -> UserMessage | None:
