@@ -17,6 +17,7 @@ import attrs
 from agentloop._assemble import Assembler
 from agentloop._host import Job, close_shielded, was_cancelled
 from agentloop._run import CallbackFailed, Core, Stopped
+from agentloop._values import frozen
 from agentloop.convert import default_convert, make_legal
 from agentloop.errors import ModelError, StopReason, code_for_status
 from agentloop.events import RequestBegin, RequestEnd, TokenUsage, ToolListReady
@@ -27,7 +28,7 @@ from agentloop.tools import error_text
 log = logging.getLogger("agentloop")
 
 
-@attrs.frozen
+@frozen
 class _Failure:
     """How an attempt failed."""
 

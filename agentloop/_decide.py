@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import attrs
 
+from agentloop._values import frozen
 from agentloop.errors import StopReason
 from agentloop.messages import AgentMessage, ToolCall
 from agentloop.reducer import State
@@ -22,7 +23,7 @@ CutOff = ("length", "refusal", "content_filter")
 """Finish reasons of replies whose calls are not executed (G22)."""
 
 
-@attrs.frozen
+@frozen
 class Limits:
     """The parts of a `Config` that decide what comes next."""
 
@@ -91,55 +92,55 @@ class Outcomes:
 # ---------------------------------------------------------------- steps
 
 
-@attrs.frozen
+@frozen
 class Start:
     """Begin the run."""
 
 
-@attrs.frozen
+@frozen
 class OpenTurn:
     """Begin a turn and emit what waits as its inputs."""
 
 
-@attrs.frozen
+@frozen
 class Inputs:
     """Emit what a poll has taken."""
 
 
-@attrs.frozen
+@frozen
 class Poll:
     """Ask a queue."""
 
     queue: Literal["steering", "follow_up"]
 
 
-@attrs.frozen
+@frozen
 class Connect:
     """Connect the tool source."""
 
 
-@attrs.frozen
+@frozen
 class Ask:
     """Ask the model."""
 
     attempt: int
 
 
-@attrs.frozen
+@frozen
 class Wait:
     """Wait before a retry."""
 
     milliseconds: int
 
 
-@attrs.frozen
+@frozen
 class RunCalls:
     """Run the calls."""
 
     calls: Sequence[ToolCall]
 
 
-@attrs.frozen
+@frozen
 class RefuseCalls:
     """Answer the calls without running them."""
 
@@ -147,44 +148,44 @@ class RefuseCalls:
     error_code: Literal["aborted", "cut_off"]
 
 
-@attrs.frozen
+@frozen
 class CloseTurn:
     """End the turn."""
 
 
-@attrs.frozen
+@frozen
 class AskFinishTurn:
     """Ask `finish_turn`."""
 
 
-@attrs.frozen
+@frozen
 class AskStopHooks:
     """Ask the `stop` hooks."""
 
 
-@attrs.frozen
+@frozen
 class CheckCompaction:
     """Ask the compaction whether it is due."""
 
     at_end: bool
 
 
-@attrs.frozen
+@frozen
 class OpenCompaction:
     """Begin the compaction that is due."""
 
 
-@attrs.frozen
+@frozen
 class PromptCompaction:
     """Emit the inputs of the next compaction attempt."""
 
 
-@attrs.frozen
+@frozen
 class JudgeSummary:
     """Ask the compaction whether the reply is a summary."""
 
 
-@attrs.frozen
+@frozen
 class CloseCompaction:
     """End the compaction."""
 
@@ -193,7 +194,7 @@ class CloseCompaction:
     error_message: str | None = None
 
 
-@attrs.frozen
+@frozen
 class Finish:
     """End the run."""
 
@@ -281,7 +282,7 @@ def _between_turns(state: State, outcomes: Outcomes, limits: Limits) -> Step:
         return _manual(state, outcomes)
     if state.turns == 0:
         return OpenTurn()
-    goes_on = outcomes.verdict == "ask" or state.asks_for_more
+    goes_on = outcomes.verdict == "ask" or state.asks_for_more or bool(outcomes.prompts)  # left behind open calls
     if (goes_on or outcomes.inputs) and limits.compaction and outcomes.checked == "":
         return CheckCompaction(at_end=False)
     if outcomes.due is not None:

@@ -10,6 +10,8 @@ import re
 
 import attrs
 
+from agentloop._values import frozen
+
 _PARAMETER_SECTIONS = frozenset({
     "args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters", "attributes",
 })  # fmt: skip
@@ -24,7 +26,7 @@ _FIELD = re.compile(
 )
 
 
-@attrs.frozen
+@frozen
 class Docstring:
     """The description without its sections, and the text of each parameter that has one."""
 

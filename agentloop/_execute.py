@@ -19,7 +19,7 @@ import attrs
 from agentloop._host import Job, in_thread, was_cancelled
 from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop._sink import Sink
-from agentloop._values import MAX_INTEGER_BITS, thaw_json, valid_text
+from agentloop._values import MAX_INTEGER_BITS, frozen, thaw_json, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Block, HookAnswer
 from agentloop.errors import ABORTED_CALL_CODES, InvalidArguments, StopReason
@@ -47,7 +47,7 @@ _CUT_OFF = {
 }
 
 
-@attrs.frozen
+@frozen
 class _Raised:
     """What a sync tool raised in its thread, carried out of it (a StopIteration cannot be raised in a coroutine)."""
 
@@ -87,7 +87,7 @@ class _Call:
         return self.call.arguments if self.prepared is None else self.prepared.text
 
 
-@attrs.frozen
+@frozen
 class _Outcome:
     """How a call ended."""
 

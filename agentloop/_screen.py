@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from agentloop._values import fast_init
+from agentloop._values import frozen
 from agentloop.events import AgentEnd
 from agentloop.messages import AgentMessage, ContentBlock, ToolResult, Usage
 
@@ -149,8 +149,7 @@ Item: TypeAlias = Bubble | ToolCard | Separator | Notice | CompactionCard
 """What the transcript is made of."""
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class Change:
     """What one event did to one item."""
 

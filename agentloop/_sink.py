@@ -10,7 +10,7 @@ import attrs
 
 from agentloop._host import close_shielded
 from agentloop._run import Core
-from agentloop._values import REPLACEMENT, stitch, valid_text
+from agentloop._values import REPLACEMENT, frozen, stitch, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.events import ChildEvent, SubagentStarted, ToolExecutionUpdate
 from agentloop.messages import Text, ToolResult, text_of
@@ -182,7 +182,7 @@ class Sink:
             await waiter.wait()
 
 
-@attrs.frozen
+@frozen
 class _Flag:
     """A thread's event among the waiters of a run."""
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import attrs
 
+from agentloop._values import frozen
 from agentloop.messages import (
     AgentMessage,
     AssistantMessage,
@@ -74,7 +75,7 @@ def _tools(value: Iterable[Any]) -> tuple[Tool, ...]:
     return tools
 
 
-@attrs.frozen
+@frozen
 class Context:
     """What a run starts from. The caller's: a run never changes it; what it adds stands in `AgentEnd.messages`."""
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import attrs
 
-from agentloop._values import as_tuple, fast_init, frozen_json, frozen_object, valid_text
+from agentloop._values import as_tuple, frozen, frozen_json, frozen_object, valid_text
 from agentloop.errors import RunError, StopReason
 from agentloop.messages import (
     AgentMessage,
@@ -74,8 +74,7 @@ __all__ = [
 # ---------------------------------------------------------------- deltas: the parts of a reply
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class TextStart:
     """A text block opens. Before: the reply's start or the end of the block before. After: its deltas, then `TextEnd`."""
 
@@ -84,8 +83,7 @@ class TextStart:
     """Counts the starts of the reply from 0."""
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class TextDelta:
     """A piece of the open text, possibly empty. The joined pieces are the block's text."""
 
@@ -94,8 +92,7 @@ class TextDelta:
     text: str
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class TextEnd:
     """The open text is final. After: the next block or the reply's end."""
 
@@ -106,8 +103,7 @@ class TextEnd:
     """`completed`, or why the block was closed early; its text stays in the message all the same."""
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ThinkingStart:
     """A thinking block opens. Before and after as with `TextStart`."""
 
@@ -115,8 +111,7 @@ class ThinkingStart:
     index: int
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ThinkingDelta:
     """A piece of the open thinking, possibly empty."""
 
@@ -125,8 +120,7 @@ class ThinkingDelta:
     text: str
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ThinkingEnd:
     """The open thinking is final."""
 
@@ -136,8 +130,7 @@ class ThinkingEnd:
     stop_reason: StopReason = "completed"
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ToolCallStart:
     """A call opens: its id and name are known. After: fragments of its arguments, then `ToolCallEnd`."""
 
@@ -147,8 +140,7 @@ class ToolCallStart:
     name: str
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ToolCallDelta:
     """A fragment of the open call's arguments (JSON text), possibly empty."""
 
@@ -157,8 +149,7 @@ class ToolCallDelta:
     text: str
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ToolCallEnd:
     """The open call ends. It is *complete* if `stop_reason` is `completed`; else it is left out of the message."""
 
@@ -168,8 +159,7 @@ class ToolCallEnd:
     stop_reason: StopReason = "completed"
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class BlockAdded:
     """A block that does not stream (data, or a provider's own block), whole. No block is open before or after it."""
 
@@ -285,16 +275,14 @@ def _block_so_far(start: Any, text: str) -> ContentBlock:
 # ---------------------------------------------------------------- run and turn
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class AgentStart:
     """The run begins. The first event of every run, once."""
 
     type: ClassVar[str] = "agent_start"
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class AgentEnd:
     """The run is over. The last event of every run, once; after the last `TurnEnd`, compaction or `Abort`."""
 
@@ -323,8 +311,7 @@ class AgentEnd:
         raise RunError(self.error_code, self.error_message, self.stop_reason)
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class TurnStart:
     """A turn begins: inputs, then at most one committed reply, then its calls. `index` counts 0, 1, 2, …"""
 
@@ -332,8 +319,7 @@ class TurnStart:
     index: int
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class TurnEnd:
     """The turn is over; all its messages and calls have ended. After: polls, then the next turn or the run's end."""
 
@@ -347,8 +333,7 @@ class TurnEnd:
 # ---------------------------------------------------------------- messages
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class MessageStart:
     """A message opens. An input or a result is whole already and its `MessageEnd` follows at once; a reply has no content
     yet and opens with its first content, between `RequestBegin` and `RequestEnd`."""
@@ -357,7 +342,7 @@ class MessageStart:
     message: AgentMessage
 
 
-@attrs.frozen
+@frozen
 class MessageUpdate:
     """A part of the open reply. Between its `MessageStart` and `MessageEnd`.
 
@@ -382,11 +367,7 @@ class MessageUpdate:
         return held  # type: ignore[no-any-return]
 
 
-fast_init(MessageUpdate)
-
-
-@fast_init
-@attrs.frozen
+@frozen
 class MessageEnd:
     """The message is final. Nothing of it comes after this."""
 
@@ -397,8 +378,7 @@ class MessageEnd:
 # ---------------------------------------------------------------- tools
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ToolExecutionStart:
     """A call starts: all hooks and approvals are behind it. After: its updates, then its end. Calls interleave."""
 
@@ -409,8 +389,7 @@ class ToolExecutionStart:
     """JSON text of what runs; of a call that cannot be parsed, as the model sent it."""
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ToolExecutionUpdate:
     """Progress of a running call: either `partial_result`, which replaces the one before, or `delta`, a piece of its
     output itself."""
@@ -422,8 +401,7 @@ class ToolExecutionUpdate:
     delta: str | None = None
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ToolExecutionEnd:
     """A call is over, in order of completion. Its result message follows as soon as all earlier calls' are out."""
 
@@ -439,8 +417,7 @@ class ToolExecutionEnd:
 # ---------------------------------------------------------------- around them
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ToolListReady:
     """The tools that the next request offers. Before the first request, and before each whose list differs."""
 
@@ -448,8 +425,7 @@ class ToolListReady:
     tools: tuple[ToolSpec, ...] = attrs.field(converter=as_tuple)
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class McpConnectBegin:
     """Servers are being connected. After the inputs of the first turn; `McpConnectEnd` follows."""
 
@@ -457,7 +433,7 @@ class McpConnectBegin:
     servers: tuple[str, ...] = attrs.field(converter=as_tuple)
 
 
-@attrs.frozen
+@frozen
 class McpServerStatus:
     """What became of one server: its `status` is `completed`, `fatal` or `aborted`."""
 
@@ -470,8 +446,7 @@ class McpServerStatus:
     error_message: str | None = None
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class McpConnectEnd:
     """Connecting is over: `completed` all connected, `fatal` some failed (the run goes on without them), `aborted`."""
 
@@ -482,8 +457,7 @@ class McpConnectEnd:
     error_message: str | None = None
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class RequestBegin:
     """The model is about to be asked. `attempt` counts from 1 in each turn. After: the reply, usage, `RequestEnd`."""
 
@@ -491,8 +465,7 @@ class RequestBegin:
     attempt: int = 1
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class RequestEnd:
     """The request is over. `completed` if and only if the reply is committed. A retry follows if `retry_in_ms` is set."""
 
@@ -507,8 +480,7 @@ class RequestEnd:
     """What an attempt that was not committed had reported; None for a committed one (see `TokenUsage`)."""
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ApprovalRequest:
     """Somebody is asked whether a call may run, with the arguments as shown. Before its `ApprovalDecision`."""
 
@@ -518,8 +490,7 @@ class ApprovalRequest:
     arguments: str = attrs.field(converter=valid_text)
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ApprovalDecision:
     """The answer, for exactly these arguments. `forbidden` is a policy's veto. Before the call's start."""
 
@@ -529,8 +500,7 @@ class ApprovalDecision:
     arguments: str | None = None
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class TokenUsage:
     """Tokens of the request that is about to complete, and of the session so far with it. Right before `RequestEnd`."""
 
@@ -539,8 +509,7 @@ class TokenUsage:
     request: Usage
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class CompactionBegin:
     """A compaction starts: `context` tokens and `turns` as they stand. After a `TurnEnd`, or first in a run of its own."""
 
@@ -551,8 +520,7 @@ class CompactionBegin:
     turns: int = 0
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class CompactionEnd:
     """The compaction is over. `completed`: the history is void and `summary` is the next turn's first input."""
 
@@ -566,8 +534,7 @@ class CompactionEnd:
     summary: UserMessage | None = None
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class Abort:
     """A user's abort, and nothing else. Right before `AgentEnd`."""
 
@@ -578,8 +545,7 @@ class Abort:
     """The caller's reason."""
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class SubagentStarted:
     """A running call opened a child session. Among that call's updates, before the child's events."""
 
@@ -590,8 +556,7 @@ class SubagentStarted:
     """The child's session meta, where it is known."""
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class Hook:
     """A hook gave an answer. Right before what it decides: an approval, a call, the next turn; after an input for
     `user_prompt`."""
@@ -605,8 +570,7 @@ class Hook:
     tool_call_id: str | None = None
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ChildEvent:
     """An event of a nested run, among the updates of the call that runs it. `origin` is outermost first."""
 
@@ -615,8 +579,7 @@ class ChildEvent:
     event: Event
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class Foreign:
     """A record of a kind that we do not know, only out of a decoder. It may stand anywhere and is written back as it came."""
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
-from agentloop._values import frozen_json, frozen_object, valid_text
+from agentloop._values import frozen, frozen_json, frozen_object, valid_text
 from agentloop.errors import FinishReason, StopReason
 
 __all__ = [
@@ -56,7 +56,7 @@ def _fidelity() -> Any:
     return attrs.field(default=None, converter=frozen_object)
 
 
-@attrs.frozen
+@frozen
 class Text:
     """A piece of text, of the user or the model. With an empty text and a `fidelity` it stands for a provider's block
     that has no word of its own here."""
@@ -67,7 +67,7 @@ class Text:
     """What the adapter needs back unchanged (opaque), or None."""
 
 
-@attrs.frozen
+@frozen
 class Thinking:
     """The model's reasoning as text, where the provider shows it."""
 
@@ -76,7 +76,7 @@ class Thinking:
     fidelity: JsonObject | None = _fidelity()
 
 
-@attrs.frozen
+@frozen
 class InlineThinking:
     """Reasoning that came as data (an image, say). `data` is base64."""
 
@@ -86,7 +86,7 @@ class InlineThinking:
     fidelity: JsonObject | None = _fidelity()
 
 
-@attrs.frozen
+@frozen
 class ToolCall:
     """The model asks for a tool. `arguments` is the JSON text exactly as the model sent it."""
 
@@ -114,7 +114,7 @@ class ToolCall:
         return value
 
 
-@attrs.frozen
+@frozen
 class Image:
     """An image on the user's side: a web address or a `data:` URL."""
 
@@ -122,7 +122,7 @@ class Image:
     url: str
 
 
-@attrs.frozen
+@frozen
 class InlineData:
     """Data of a MIME type, base64, from the user or the model (a picture or audio that a model made)."""
 
@@ -183,7 +183,7 @@ def text_of(content: Iterable[Any]) -> str:
 # ---------------------------------------------------------------- messages
 
 
-@attrs.frozen
+@frozen
 class Usage:
     """Tokens of one request or of several added up. `total` is the sum of the three when it is not given."""
 
@@ -208,7 +208,7 @@ class Usage:
         )
 
 
-@attrs.frozen
+@frozen
 class UserMessage:
     """What a person, or somebody on their behalf, says to the model. `sender` is None for a person."""
 
@@ -222,7 +222,7 @@ class UserMessage:
         return text_of(self.content)
 
 
-@attrs.frozen
+@frozen
 class AssistantMessage:
     """A model's reply. A partial one has `stop_reason`, `finish_reason` and `usage` None.
 
@@ -251,7 +251,7 @@ class AssistantMessage:
         return tuple([block for block in self.content if type(block) is ToolCall])
 
 
-@attrs.frozen
+@frozen
 class ToolResultMessage:
     """What a call gave back, as the model will see it."""
 
@@ -278,7 +278,7 @@ class CustomMessage:
 
     Subclass it (best as a frozen attrs class) and set `role` to a name of your own:
 
-        @attrs.frozen
+        @frozen
         class Notice(CustomMessage):
             role: ClassVar[str] = "notice"
             text: str
@@ -294,7 +294,7 @@ class CustomMessage:
             raise TypeError(f"{cls.__name__}.role: expected a name of your own, got the built-in role {role!r}")
 
 
-@attrs.frozen
+@frozen
 class OpaqueMessage(CustomMessage):
     """A custom message of a role that nobody registered, as a decoder found it: kept and written back unchanged."""
 
@@ -330,7 +330,7 @@ def assistant(
 # ---------------------------------------------------------------- tools, as a conversation sees them
 
 
-@attrs.frozen
+@frozen
 class ToolResult:
     """What a tool returns when a plain value does not say enough, and what its events carry."""
 
@@ -348,7 +348,7 @@ class ToolResult:
         return text_of(self.content)
 
 
-@attrs.frozen
+@frozen
 class ToolSpec:
     """A tool as a model is told of it. `parameters` is the JSON Schema of its arguments object."""
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 
-from agentloop._values import fast_init, frozen_object
+from agentloop._values import frozen, frozen_object
 from agentloop.abort import AbortSignal
 from agentloop.errors import FinishReason
 from agentloop.messages import AgentMessage, ContentBlock, JsonObject, ToolSpec, Usage
@@ -37,8 +37,7 @@ __all__ = [
 ]
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class TextChunk:
     """A piece of text. `fidelity` is added to its block's, key by key; an empty text is a delta all the same."""
 
@@ -49,8 +48,7 @@ class TextChunk:
     fidelity: JsonObject | None = attrs.field(default=None, converter=frozen_object)
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ThinkingChunk:
     """A piece of thinking."""
 
@@ -60,8 +58,7 @@ class ThinkingChunk:
     fidelity: JsonObject | None = attrs.field(default=None, converter=frozen_object)
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class ToolCallChunk:
     """A fragment of a call. The first non-empty `id` and `name` count and may come late; with `index` None another id
     than the open call's opens a new call."""
@@ -74,8 +71,7 @@ class ToolCallChunk:
     fidelity: JsonObject | None = attrs.field(default=None, converter=frozen_object)
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class BlockEnd:
     """The provider says that this block (None: the open one) is whole."""
 
@@ -83,8 +79,7 @@ class BlockEnd:
     index: int | None = None
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class BlockChunk:
     """A block that does not stream, whole."""
 
@@ -92,8 +87,7 @@ class BlockChunk:
     block: ContentBlock
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class UsageChunk:
     """Tokens of this request so far; the last one counts."""
 
@@ -101,8 +95,7 @@ class UsageChunk:
     usage: Usage
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class Finish:
     """The reply is whole. Only usage is read after it. A stream that ends without one was cut off."""
 
@@ -116,7 +109,7 @@ ModelChunk: TypeAlias = TextChunk | ThinkingChunk | ToolCallChunk | BlockEnd | B
 """What a model yields. A plain `str` is a `TextChunk`."""
 
 
-@attrs.frozen
+@frozen
 class ModelRequest:
     """What a model is asked. Legal for every provider: each call is followed by its result, no message is empty."""
 

@@ -26,7 +26,7 @@ from agentloop._signature import (
     plain_copy,
     read_function,
 )
-from agentloop._values import fast_init, freeze_json, thaw_json
+from agentloop._values import freeze_json, frozen, thaw_json
 from agentloop.abort import AbortSignal
 from agentloop.errors import InvalidArguments, ToolDefinitionError
 from agentloop.events import AgentEnd, ChildEvent, Event, SubagentStarted
@@ -46,7 +46,7 @@ __all__ = [
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
-@attrs.frozen
+@frozen
 class ToolInvocation:
     """One call about to run (or that ran), as hooks see it. `arguments` is a copy of the validated arguments."""
 
@@ -133,8 +133,7 @@ class ToolContext:
         return end
 
 
-@fast_init
-@attrs.frozen
+@frozen
 class PreparedCall:
     """Arguments that passed their check."""
 
@@ -146,7 +145,7 @@ class PreparedCall:
     """Gives a function without parameters that runs the tool, on a copy of its own of the arguments."""
 
 
-@attrs.frozen
+@frozen
 class _Plan:
     """What is found out about a tool once: how it runs, and how its arguments are prepared."""
 
@@ -164,7 +163,7 @@ def _schema_of(value: Any) -> Any:
         raise ToolDefinitionError(str(error)) from None
 
 
-@attrs.frozen
+@frozen
 class Tool:
     """A function that a model may call. Make one with `@tool`, or directly from a JSON Schema.
 
