@@ -1,0 +1,156 @@
+"""`Conversation`: what a session knows between two runs, and how a run's events change it.
+
+Pure: it takes events, and can say at any moment what the next run starts from, also when this one just stops coming. What
+it holds then is what the trace of the same events gives back, but for the interruption carry-over, which lives in memory
+alone (`omni.carry`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from agentloop.events import (
+    AgentEnd,
+    ChildEvent,
+    CompactionBegin,
+    CompactionEnd,
+    Event,
+    MessageEnd,
+    MessageStart,
+    MessageUpdate,
+    RequestBegin,
+    ToolCallDelta,
+    ToolCallStart,
+    ToolExecutionEnd,
+    TurnStart,
+)
+from agentloop.messages import (
+    AgentMessage,
+    AssistantMessage,
+    ToolResultMessage,
+    Usage,
+    UserMessage,
+)
+from agentloop.omni.carry import carried_over
+from agentloop.reducer import State
+
+
+class Conversation:
+    """The messages, the summary that no turn took, and the tokens of a session. Changed by `begin`, `feed`, `settle`."""
+
+    def __init__(
+        self, messages: Iterable[AgentMessage] = (), summary: UserMessage | None = None, usage: Usage = Usage()
+    ) -> None:
+        self.messages = tuple(messages)
+        """As the next run's context has them."""
+        self.summary = summary
+        """Leads the next run's prompts."""
+        self.usage = usage
+        """The session's tokens, over all contexts."""
+        self.open_compaction: CompactionBegin | None = None
+        """A compaction that was left without an end."""
+        self._state: State | None = None
+
+    def begin(self) -> None:
+        """A run starts."""
+        self._state = State(self.messages, self.usage)
+        self._summary = self.summary
+        self._drafting = False
+        self._new_request()
+
+    def _new_request(self) -> None:
+        self._input: AgentMessage | None = None  # shown, its end not yet
+        self._update: MessageUpdate | None = None  # the last one of an open reply
+        self._ended: dict[str, ToolResultMessage] = {}  # calls that ended, their results not shown yet
+
+    def feed(self, event: Event) -> None:
+        """Take the next event of the run."""
+        state, kind = self._state, type(event)
+        if state is None or kind is ChildEvent:
+            return
+        if isinstance(event, MessageUpdate):
+            self._update = event
+            return
+        state.apply(event)
+        if kind in _LOOKED_AT:
+            self._look(event)
+
+    def _look(self, event: Event) -> None:
+        """What `State` does not keep."""
+        match event:
+            case MessageStart(message=message):
+                self._update = None
+                if not isinstance(message, AssistantMessage | ToolResultMessage):
+                    self._input = message
+                    if message == self._summary:
+                        self._summary = None
+            case MessageEnd(message=message):
+                self._input = self._update = None
+                if isinstance(message, ToolResultMessage):
+                    self._ended.pop(message.tool_call_id, None)
+            case ToolExecutionEnd():
+                self._ended[event.tool_call_id] = _result(event)
+            case TurnStart() | RequestBegin():
+                self._drafting = self._drafting and not isinstance(event, TurnStart)
+                self._new_request()
+            case CompactionBegin():
+                self._drafting = True
+                self._new_request()
+            case CompactionEnd(status="completed", summary=summary):
+                self._summary = summary
+
+    def settle(self) -> None:
+        """The run is over, or no more of it will come."""
+        state, self._state = self._state, None
+        if state is None:
+            return
+        if self._input is not None and state.compaction is None:
+            state.messages.append(self._input)
+        messages = list(state.messages)
+        if not self._drafting:
+            at, uncommitted = self._uncommitted(state)
+            messages[at:at] = uncommitted
+        messages += self._ended.values()
+        self.messages = carried_over(messages)
+        self.summary = self._summary
+        self.usage = state.session_usage
+        self.open_compaction = state.compaction if state.end is None else None
+
+    def _uncommitted(self, state: State) -> tuple[int, list[AgentMessage]]:
+        """The reply that was not committed, with its results, and where it would stand."""
+        if state.uncommitted:
+            return state.uncommitted_at, state.uncommitted
+        if state.request is not None:
+            return 0, []
+        reply = state.reply or _so_far(self._update)
+        return len(state.messages), [] if reply is None else [attrs.evolve(reply, stop_reason="aborted")]
+
+
+_LOOKED_AT = frozenset({
+    MessageStart, MessageEnd, ToolExecutionEnd, TurnStart, RequestBegin, CompactionBegin, CompactionEnd, AgentEnd,
+})  # fmt: skip
+
+
+def _result(end: ToolExecutionEnd) -> ToolResultMessage:
+    result = end.result
+    return ToolResultMessage(
+        end.tool_call_id,
+        end.tool_name,
+        result.content,
+        result.details,
+        result.structured,
+        end.is_error,
+        end.stop_reason,
+    )
+
+
+def _so_far(update: MessageUpdate | None) -> AssistantMessage | None:
+    """A reply that broke off, without the call that was open."""
+    if update is None:
+        return None
+    message = update.message
+    if isinstance(update.delta, ToolCallStart | ToolCallDelta):
+        message = attrs.evolve(message, content=message.content[:-1])
+    return message if message.content else None
