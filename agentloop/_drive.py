@@ -406,6 +406,8 @@ class _Source:
         self.requests: deque[str] = deque()
         self.answers: deque[tuple[Any, BaseException | None]] = deque()
         self.waiter: Waiter | None = None
+        self.busy = False
+        core.closing_bound = max(core.closing_bound, getattr(source, "closing_bound", 0.0))
         self.job = core.spawn(self._serve, tag="the tool source")
 
     async def ask(self, what: str) -> Any:
@@ -424,9 +426,12 @@ class _Source:
         return value
 
     async def close(self) -> None:
-        """Have it disconnect; bounded."""
+        """Have it disconnect; bounded. What it is still busy with is wanted no more."""
         if not self.job.done:
-            self._send("close")
+            if self.busy:
+                self.core.host.cancel(self.job)
+            else:
+                self._send("close")
             key = object()
             self.core.set_timer(key, self.core.clock.now() + self.core.bound)
             await self.core.until(lambda: self.job.done or self.core.expired(key))
@@ -441,12 +446,14 @@ class _Source:
     async def _serve(self) -> None:
         try:
             while (what := await self._next()) != "close":
+                self.busy = True
                 try:
                     value = await (self.source.connect() if what == "connect" else self.source.changed())
                 except Exception as error:
                     self.answers.append((None, error))
                 else:
                     self.answers.append((value, None))
+                self.busy = False
                 self.core.ring()
         finally:
             await close_shielded(self.source.close)

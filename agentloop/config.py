@@ -109,7 +109,10 @@ class Hooks:
 
 
 class ToolSource(Protocol):
-    """Where tools come from that need a connection (MCP servers). All three run in one task of the run's host."""
+    """Where tools come from that need a connection (MCP servers). All three run in one task of the run's host.
+
+    A source whose `close` needs longer than `Config.abort_grace` says so in an attribute `closing_bound` (seconds).
+    """
 
     servers: Sequence[str]
 
