@@ -2,12 +2,13 @@
 
 The layers, each importing only those above it: values (`messages`, `errors`, `abort`), protocol (`events`, `grammar`,
 `reducer`), contracts (`model`, `tools`, `context`, `convert`, `config`), the driver (`loop`), then the shells that run the loop
-for you. This module re-exports what the kernel's modules list, and holds nothing of its own; the chunks that a model yields
-live in `agentloop.model`.
+for you (`agent`). This module re-exports what the kernel's modules and `agent` list, and holds nothing of its own; the
+chunks that a model yields live in `agentloop.model`.
 """
 
-from agentloop import abort, config, context, errors, events, loop, messages, tools
+from agentloop import abort, agent, config, context, errors, events, loop, messages, tools
 from agentloop.abort import *
+from agentloop.agent import *
 from agentloop.config import *
 from agentloop.context import *
 from agentloop.errors import *
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = ["__version__"]
 __all__ += abort.__all__
+__all__ += agent.__all__
 __all__ += config.__all__
 __all__ += context.__all__
 __all__ += errors.__all__

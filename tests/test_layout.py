@@ -21,7 +21,7 @@ LAYERS: dict[str, str] = {
     "contracts": "model tools context convert config _legal _shape _scalars _shapes _types _signature _docstring"
     " _rawschema _results _problems _jsontext",
     "driver": "loop _decide _drive _run _ask _execute _sink _assemble _host",
-    "shells": "view _screen compaction",
+    "shells": "view _screen compaction agent _agent_input _agent_queues _agent_reader _agent_state",
     "omni": "omni",
     "models": "models",
     "testing": "testing",
@@ -82,10 +82,10 @@ def test_the_root_is_cheap() -> None:
 
 def test_the_surface_is_one_list() -> None:
     """The root's `__all__` is the union of its modules' lists, without doubles, and each name is there."""
-    from agentloop import abort, config, context, errors, events, loop, messages, tools
+    from agentloop import abort, agent, config, context, errors, events, loop, messages, tools
 
-    parts = [*abort.__all__, *config.__all__, *context.__all__, *errors.__all__, *events.__all__, *loop.__all__]
-    parts += [*messages.__all__, *tools.__all__]
+    parts = [*abort.__all__, *agent.__all__, *config.__all__, *context.__all__, *errors.__all__, *events.__all__]
+    parts += [*loop.__all__, *messages.__all__, *tools.__all__]
     assert sorted(agentloop.__all__) == sorted([*parts, "__version__"])
     assert len(set(agentloop.__all__)) == len(agentloop.__all__)
     assert [name for name in agentloop.__all__ if not hasattr(agentloop, name)] == []

@@ -1,0 +1,494 @@
+"""`Agent`: a conversation that keeps its own history, queues and listeners, and runs the loop for you.
+
+    agent = Agent(model, system_prompt="Be brief.", tools=[search])
+    agent.subscribe(lambda event: print(event.type))
+    end = await agent.prompt("Find it.")
+
+`await agent.prompt(…)` does the work in the caller's own task: an agent has no task of its own, and nothing happens that
+nobody awaits. Everything else (`events`, `wait_for_idle`, `steer`, `abort`) is for the tasks and threads beside it. An
+agent is a user of the kernel's public interface: whatever it does can be done with `agent_loop` by hand.
+
+If the caller's await is cancelled (or interrupted from the keyboard), the run is aborted, its remaining events are passed on
+to listeners and readers up to `AgentEnd`, bounded in time, and the cancellation goes on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from agentloop._agent_input import AgentInput, input_messages
+from agentloop._agent_queues import QUEUES, MessageQueues, QueueMode, QueueName
+from agentloop._agent_reader import EventReader
+from agentloop._agent_state import AgentState
+from agentloop.abort import AbortSignal
+from agentloop.config import Config
+from agentloop.context import Context
+from agentloop.events import AgentEnd, Event, MessageEnd
+from agentloop.loop import Run, agent_loop, agent_loop_continue, compact
+from agentloop.messages import AgentMessage, AssistantMessage, ToolResultMessage
+from agentloop.model import Model, ModelRequest
+from agentloop.tools import Tool
+
+__all__ = [
+    "Agent",
+    "AgentInput",
+    "AgentState",
+    "EventReader",
+    "Listener",
+]
+
+log = logging.getLogger("agentloop")
+
+Listener: TypeAlias = Callable[[Event], Awaitable[object] | object]
+"""Called with each event; what it returns is awaited if it can be."""
+
+_OWN: Final = ("get_steering_messages", "get_follow_up_messages", "wait_for_steering", "get_tools")
+"""Settings of `Config` that the agent gives itself."""
+
+_CLOSING: Final = 2.0
+"""Seconds, beside the run's own graces, that a cancelled run has to come to its `AgentEnd`: for listeners."""
+
+
+class Agent:
+    """A conversation with a model. One run at a time; usable in one event loop after another.
+
+    `settings` are fields of `Config` by name (`approve`, `retry`, `options`, …). With `abort` all runs also stop when that
+    signal fires. `steering_mode` and `follow_up_mode` say whether a poll takes one message (`one_at_a_time`) or `all`.
+    Raises `TypeError` and `ValueError` for settings that cannot be.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        system_prompt: str | None = None,
+        messages: AgentInput = (),
+        tools: Iterable[Tool] = (),
+        steering_mode: QueueMode = "one_at_a_time",
+        follow_up_mode: QueueMode = "one_at_a_time",
+        **settings: Any,
+    ) -> None:
+        self.config = Config(model=model, **settings)
+        self.system_prompt = system_prompt
+        """What the next request begins with."""
+        self.tools = tuple(tools)
+        self._state = AgentState(input_messages(messages), self._config.session_usage)
+        self._queues = MessageQueues(steering_mode, follow_up_mode)
+        self._listeners: dict[object, Listener] = {}
+        self._due: Iterable[tuple[object, Listener]] = ()  # who has not been told of the event that is being passed
+        self._event: Any = None
+        self._readers: tuple[weakref.ref[EventReader], ...] = ()
+        self._signal: AbortSignal | None = None  # while a run goes on: its own
+        self._over = AbortSignal()  # a one-way switch that any thread may wait for: fires when the run is over
+        self._run: Run | None = None
+        self._task: int | None = None
+        self._claim = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Agent {'running' if self.is_running else 'idle'}, {len(self._state.messages)} messages>"
+
+    # ------------------------------------------------------------ where it stands
+
+    @property
+    def state(self) -> AgentState:
+        """The events so far, folded. A listener sees it as it stands at its event."""
+        return self._state
+
+    @property
+    def messages(self) -> tuple[AgentMessage, ...]:
+        """The same as `state.messages`."""
+        return self._state.messages
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run goes on: from the call of `prompt` until the last listener was told of its end."""
+        return self._signal is not None
+
+    async def wait_for_idle(self) -> None:
+        """Return when no run goes on and the listeners have been told of its end. From any task or event loop.
+
+        Raises `RuntimeError` in the task that drives the run (a listener): it would wait for itself.
+        """
+        if self._task is not None and self._task == anyio.get_current_task().id:
+            raise RuntimeError("wait_for_idle: a listener is a part of the run and cannot wait for its end")
+        await anyio.lowlevel.checkpoint()
+        while self.is_running:
+            await self._over.wait()
+
+    # ------------------------------------------------------------ what the next request is made with
+
+    @property
+    def config(self) -> Config:
+        """The settings. Assign another to change them: `model` and `options` from the next request on, also in a run
+        that goes on; the rest from the next run on."""
+        return self._config
+
+    @config.setter
+    def config(self, config: Config) -> None:
+        for name in _OWN:
+            if getattr(config, name) is not None:
+                raise TypeError(f"{name}: the agent gives this itself; use steer, follow_up or tools")
+        self._config = config
+
+    @property
+    def model(self) -> Model:
+        """Who is asked, from the next request on."""
+        return self._config.model
+
+    @model.setter
+    def model(self, model: Model) -> None:
+        self._config = attrs.evolve(self._config, model=model)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Parameters for the adapter, from the next request on: `agent.options = {"thinking": "high"}`."""
+        return self._config.options
+
+    @options.setter
+    def options(self, options: Mapping[str, Any]) -> None:
+        self._config = attrs.evolve(self._config, options=options)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What the model may call, from the next request on."""
+        return self._tools
+
+    @tools.setter
+    def tools(self, tools: Iterable[Tool]) -> None:
+        checked = Context(tools=tools).tools
+        names = [tool.name for tool in checked]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"tools: expected one tool of each name, got two named {name!r}")
+        self._tools = checked
+
+    def reset(self, messages: AgentInput = ()) -> None:
+        """Begin anew from these messages, with no tokens spent. What waits in the queues stays.
+
+        Raises `RuntimeError` while a run goes on.
+        """
+        if self.is_running:
+            raise RuntimeError("reset: the agent is running; abort it and wait_for_idle first")
+        self._state = AgentState(input_messages(messages), self._config.session_usage)
+
+    # ------------------------------------------------------------ runs
+
+    async def prompt(self, content: AgentInput) -> AgentEnd:
+        """Say something and run until nothing is left to do. Returns the end; `end.raise_for_error()` raises if it failed.
+
+        With no messages (`()`) the model is asked from the history as it stands. Prompts of a run that was stopped before
+        its first turn are not in the history. Raises `RuntimeError` while a run goes on, `ValueError` and `TypeError` for
+        what cannot be a run, and what a tool's `KeyboardInterrupt` or `SystemExit` left to be raised.
+        """
+        prompts = input_messages(content)
+        return await self._perform(lambda context, config: agent_loop(self._opening(prompts), context, config))
+
+    async def continue_(self) -> AgentEnd:
+        """Go on without a prompt: after a failure or an abort, a pause, with open calls, or with what waits in the queues.
+
+        A last reply that was not committed is asked again. Where there is nothing to go on with, steering that waits is the
+        prompt, else follow-ups. Raises as `prompt`, and `ValueError` when there is nothing to do at all.
+        """
+        if self._state.pending_summary is not None or _is_uncommitted(self._state.messages):
+            return await self.prompt(())
+        try:
+            return await self._perform(agent_loop_continue)
+        except ValueError:
+            queue = next((name for name in QUEUES if self._queues.waiting(name)), None)
+            if queue is None or self._event is not None:
+                raise
+        if queue == "steering" and self._state.messages:
+            return await self.prompt(())  # its first poll takes what the mode says
+        return await self._perform(
+            lambda context, config: agent_loop(self._opening(self._queues.poll(queue)), context, config)
+        )
+
+    async def compact(self) -> AgentEnd:
+        """A run that is a compaction alone, by the setting `compaction`. Raises `ValueError` without one or with no history."""
+        return await self._perform(compact)
+
+    def run_sync(self, content: AgentInput, *, backend: str = "asyncio") -> AgentEnd:
+        """`prompt` for code that is not async. `backend` is `asyncio` or `trio`.
+
+        Where an event loop runs in this thread already (a notebook), the run has a worker thread with a loop of its own, and
+        this thread waits. An interrupt from the keyboard aborts the run, waits for its end, and is raised.
+        """
+        self._check_idle()
+        try:
+            anyio.lowlevel.current_token()
+        except RuntimeError:
+            return anyio.run(self.prompt, content, backend=backend)
+        return self._in_a_thread(partial(anyio.run, self.prompt, content, backend=backend))
+
+    def abort(self, reason: str | None = None) -> bool:
+        """Stop the run; False if none goes on. Waits for nothing; from any thread. What is queued stays queued."""
+        signal = self._signal
+        if signal is None:
+            return False
+        signal.abort(reason)
+        return True
+
+    def skip_wait(self) -> bool:
+        """End a retry's wait now; False when none is going on. From any thread."""
+        run = self._run
+        return run is not None and run.skip_wait()
+
+    # ------------------------------------------------------------ queues
+
+    def steer(self, content: AgentInput) -> None:
+        """Say something at the next chance: after the turn that goes on, or behind the next prompt. From any thread."""
+        self._queues.add("steering", input_messages(content))
+
+    def follow_up(self, content: AgentInput) -> None:
+        """Say something when the run would end otherwise. From any thread."""
+        self._queues.add("follow_up", input_messages(content))
+
+    def queued(self, queue: QueueName) -> tuple[AgentMessage, ...]:
+        """What waits in `steering` or `follow_up`, the next one first."""
+        return self._queues.waiting(queue)
+
+    def take_back(self, queue: QueueName | None = None) -> tuple[AgentMessage, ...]:
+        """Remove what waits in one queue, or in both, and return it, steering first. What a run has taken is not here."""
+        return self._queues.take_back(queue)
+
+    def clear_queue(self, queue: QueueName | None = None) -> None:
+        """Drop what waits in one queue, or in both."""
+        self._queues.take_back(queue)
+
+    @property
+    def steering_mode(self) -> QueueMode:
+        """How much of the steering a turn takes: `one_at_a_time` or `all`."""
+        return self._queues.mode("steering")
+
+    @steering_mode.setter
+    def steering_mode(self, mode: QueueMode) -> None:
+        self._queues.set_mode("steering", mode)
+
+    @property
+    def follow_up_mode(self) -> QueueMode:
+        """How many follow-ups are taken when the run would end: `one_at_a_time` or `all`."""
+        return self._queues.mode("follow_up")
+
+    @follow_up_mode.setter
+    def follow_up_mode(self, mode: QueueMode) -> None:
+        self._queues.set_mode("follow_up", mode)
+
+    # ------------------------------------------------------------ observers
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with each event from the next one on; the returned function takes it back.
+
+        Listeners are told one after the other, in the order in which they came. One that returns an awaitable is awaited,
+        and the run does not pass the event before it is done: no request, no tool begins meanwhile (nor does an abort cut
+        it short). One that raises is logged and dropped, and hurts nobody.
+        """
+        key = object()
+        self._listeners[key] = listener
+        return lambda: self._unsubscribe(key)
+
+    def _unsubscribe(self, key: object) -> None:
+        self._listeners.pop(key, None)
+
+    def events(self, *, follow: bool = False) -> EventReader:
+        """The events from here on, to be read beside the task that drives the run: of the run that goes on, or of the next
+        one; with `follow` of all further runs, without an end.
+
+        There may be many readers, in any event loop. A reader keeps no run waiting: what it has not read yet is kept for it,
+        without a bound, for as long as somebody holds it. Where the run must not get ahead, subscribe an async listener.
+        """
+        reader = EventReader(follow)
+        self._readers = (*self._readers, weakref.ref(reader, self._forget))
+        return reader
+
+    def _forget(self, gone: weakref.ref[EventReader]) -> None:
+        self._readers = tuple([ref for ref in self._readers if ref is not gone])
+
+    # ------------------------------------------------------------ one run, from its first step to its last
+
+    def _check_idle(self) -> None:
+        if self.is_running:
+            raise RuntimeError(
+                "the agent is running, and one run at a time is all there is: use steer(…) to say something now, follow_up(…)"
+                " to say it when the run would end, or wait_for_idle() first"
+            )
+
+    async def _perform(self, make: Callable[[Context, Config], Run]) -> AgentEnd:
+        with self._claim:  # prompts from two threads
+            self._check_idle()
+            signal = self._signal = AbortSignal()
+            self._over = AbortSignal()
+        self._event = None
+        given = self._config.abort
+        unlink = None if given is None else given.subscribe(lambda: signal.abort(given.reason))
+        self._task = anyio.get_current_task().id
+        try:
+            self._run = make(
+                Context(self.system_prompt, self._state.messages, self._tools), self._run_config(self._config, signal)
+            )
+            end = await self._read(self._run, signal)
+        finally:
+            if unlink is not None:
+                unlink()
+            self._finish()
+        if end is None:
+            raise RuntimeError("the run ended without its AgentEnd: its event loop is going down")
+        return end
+
+    def _opening(self, prompts: Iterable[AgentMessage]) -> tuple[AgentMessage, ...]:
+        summary = self._state.pending_summary
+        return (*prompts,) if summary is None else (summary, *prompts)
+
+    async def _read(self, run: Run, signal: AbortSignal) -> AgentEnd | None:
+        run.keep_alive()
+        event: Event | None = None
+        try:
+            async for event in run:
+                self._take(event)
+                if self._listeners:
+                    await self._tell()
+        except GeneratorExit:  # nobody can await any more: the run is dropped, and closes itself
+            raise
+        except BaseException:
+            await self._close(run, signal)
+            raise
+        return event if isinstance(event, AgentEnd) else None
+
+    async def _close(self, run: Run, signal: AbortSignal) -> None:
+        """Bring a run whose caller is leaving to its end, whatever cancels the caller meanwhile."""
+        signal.abort("the caller was cancelled")
+        bound = anyio.current_time() + _CLOSING + 4 * self._config.abort_grace
+        try:
+            with anyio.CancelScope(shield=True, deadline=bound):
+                await self._tell()
+                async for event in run:
+                    self._take(event)
+                    await self._tell()
+        finally:
+            await run.aclose()
+
+    def _finish(self) -> None:
+        self._queues.give_back()
+        self._state.close()
+        self._run = self._task = None
+        for reader in self._living_readers():
+            reader.run_is_over()
+        self._signal = None
+        self._over.abort()
+
+    def _take(self, event: Event) -> None:
+        """Fold an event and hand it to the readers; the listeners are due."""
+        self._state.apply(event)
+        if type(event) is MessageEnd:
+            self._queues.emitted(event.message)
+        for reader in self._living_readers() if self._readers else ():
+            reader.give(event)
+        self._event = event
+        self._due = iter(tuple(self._listeners.items()))
+
+    def _living_readers(self) -> list[EventReader]:
+        return [reader for ref in self._readers if (reader := ref()) is not None]
+
+    async def _tell(self) -> None:
+        """Tell those that are due. After a cancellation, whoever was not told yet still is when this is called again."""
+        for key, listener in self._due:
+            if key not in self._listeners:
+                continue
+            try:
+                answer = listener(self._event)
+                if inspect.isawaitable(answer):
+                    await answer
+            except BaseException as error:
+                if not isinstance(error, Exception) and not _is_foreign(error):
+                    raise
+                self._unsubscribe(key)
+                log.error("the listener %r failed and is dropped", listener, exc_info=error)
+
+    # ------------------------------------------------------------ what the run asks of us
+
+    def _run_config(self, config: Config, signal: AbortSignal) -> Config:
+        return attrs.evolve(
+            config,
+            abort=signal,
+            session_usage=self._state.session_usage,
+            get_steering_messages=partial(self._queues.poll, "steering"),
+            get_follow_up_messages=partial(self._queues.poll, "follow_up"),
+            wait_for_steering=self._queues.wait_for_steering,
+            get_tools=lambda: self._tools,
+            prepare_request=partial(self._prepare, config.prepare_request),
+        )
+
+    def _prepare(self, then: Callable[[ModelRequest], Any] | None, request: ModelRequest) -> Any:
+        """Put the model, system prompt and options of this moment into a request, then ask the application's own callback."""
+        config = self._config
+        same = request.model is config.model and request.options is config.options
+        if not same or request.system_prompt != self.system_prompt:
+            request = attrs.evolve(
+                request, model=config.model, options=config.options, system_prompt=self.system_prompt
+            )
+        answer = None if then is None else then(request)
+        return _or_else(answer, request) if inspect.isawaitable(answer) else request if answer is None else answer
+
+    # ------------------------------------------------------------ from synchronous code
+
+    def _in_a_thread(self, run: Callable[[], AgentEnd]) -> AgentEnd:
+        outcome: list[Any] = []
+        context = contextvars.copy_context()
+        if (sniffio := sys.modules.get("sniffio")) is not None:  # it keeps in a context variable which loop runs "here"
+            context.run(sniffio.current_async_library_cvar.set, None)
+
+        def work() -> None:
+            try:
+                outcome[:] = [context.run(run), None]
+            except BaseException as error:
+                outcome[:] = [None, error]
+
+        thread = threading.Thread(target=work, name="agentloop run_sync", daemon=True)
+        thread.start()
+        try:
+            thread.join()
+        except KeyboardInterrupt:
+            while thread.is_alive():  # it may not have begun yet
+                self.abort("interrupted")
+                thread.join(0.05)
+            raise
+        end, error = outcome
+        if error is not None:
+            raise error
+        return end  # type: ignore[no-any-return]
+
+
+async def _or_else(answer: Awaitable[Any], otherwise: Any) -> Any:
+    given = await answer
+    return otherwise if given is None else given
+
+
+def _is_uncommitted(messages: tuple[AgentMessage, ...]) -> bool:
+    """Whether the history ends with a reply that was not committed (with its results)."""
+    for message in reversed(messages):
+        if not isinstance(message, ToolResultMessage):
+            return isinstance(message, AssistantMessage) and message.stop_reason != "completed"
+    return False
+
+
+def _is_foreign(error: BaseException) -> bool:
+    """Whether it is a cancellation that came out of a listener although nobody cancels its task (what it awaited was)."""
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # not on asyncio: nobody can cancel us like this
+        return True
+    return task is not None and not task.cancelling()
