@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from itertools import groupby
+from typing import Any, Final, Literal, TypeAlias
 
 from agentloop.events import MessageEnd
 from agentloop.messages import (
     AgentMessage,
     AssistantMessage,
-    ContentBlock,
     CustomMessage,
     Image,
     InlineData,
@@ -25,50 +25,58 @@ from agentloop.omni.codec import decode
 from agentloop.omni.custom import REGISTRY, MessageRegistry
 from agentloop.omni.records import Record, check_record, is_complete_model_message
 
-Prompt: TypeAlias = str | ContentBlock | AgentMessage | Record
-"""One part of what a run is given. A text is a message of its own; blocks in a row are one message, and so are records
-(`user_text("…")`, `image_url("…")`, …) in a row."""
+Prompt: TypeAlias = str | Text | Image | InlineData | UserMessage | CustomMessage | Record
+"""One part of what a run is given. Texts and blocks in a row are one user message, if there is a block among them, else each
+text is one; records (`user_text("…")`, `image_url("…")`, …) in a row are what they stand for."""
 
 Prompts: TypeAlias = Prompt | Iterable[Prompt]
 
 _BLOCKS: Final = (Text, Image, InlineData)
+_WHOLE: Final = (UserMessage, CustomMessage)
 _NEVER: Final = (AssistantMessage, ToolResultMessage, Thinking, InlineThinking, ToolCall)
+
+_Kind: TypeAlias = Literal["words", "records", "message"]
 
 
 def prompt_messages(given: Prompts, registry: MessageRegistry = REGISTRY) -> tuple[AgentMessage, ...]:
     """The messages that are meant. Raises `TypeError` or `ValueError`, naming the place, for what is no prompt."""
-    single = isinstance(given, (str, Mapping, UserMessage, CustomMessage, *_BLOCKS, *_NEVER))
-    parts: Iterable[Any] = (given,) if single else given  # type: ignore[assignment]
+    single = isinstance(given, (str, Mapping, *_BLOCKS, *_WHOLE, *_NEVER))
+    if not single and (isinstance(given, bytes) or not isinstance(given, Iterable)):
+        raise TypeError(f"prompts: expected text, blocks, messages or records, got {type(given).__name__}")
+    parts: list[Any] = [given] if single else list(given)  # type: ignore[arg-type]
+    kinds = [_kind(part, index) for index, part in enumerate(parts)]
     messages: list[AgentMessage] = []
-    blocks: list[ContentBlock] = []
-    records: list[Record] = []
-
-    def flush() -> None:
-        if blocks:
-            messages.append(user(*blocks))
-        if records:
-            messages.extend(_decoded(records, registry))
-        blocks.clear()
-        records.clear()
-
-    for index, part in enumerate(parts):
-        if (not isinstance(part, _BLOCKS) and blocks) or (not isinstance(part, Mapping) and records):
-            flush()
-        if isinstance(part, str):
-            messages.append(user(part))
-        elif isinstance(part, _BLOCKS):
-            blocks.append(part)
-        elif isinstance(part, Mapping):
-            records.append(_checked(dict(part), index))
-        elif isinstance(part, UserMessage | CustomMessage):
-            messages.append(part)
+    for kind, group in groupby(range(len(parts)), key=kinds.__getitem__):
+        members = {index: parts[index] for index in group}
+        if kind == "words":
+            messages += _spoken(list(members.values()))
+        elif kind == "records":
+            messages += _recorded(members, registry)
         else:
-            raise TypeError(
-                f"prompts[{index}]: expected text, a block, a message or a record of the user's side,"
-                f" got {type(part).__name__}"
-            )
-    flush()
+            messages += members.values()
     return tuple(messages)
+
+
+def _kind(part: Any, index: int) -> _Kind:
+    if isinstance(part, (str, *_BLOCKS)):
+        return "words"
+    if isinstance(part, Mapping):
+        return "records"
+    if isinstance(part, _WHOLE):
+        return "message"
+    raise TypeError(
+        f"prompts[{index}]: expected text, a block, a message or a record of the user's side, got {type(part).__name__}"
+    )
+
+
+def _spoken(parts: list[Any]) -> list[AgentMessage]:
+    together = any(isinstance(part, _BLOCKS) for part in parts)
+    return [user(*parts)] if together else [user(part) for part in parts]
+
+
+def _recorded(members: Mapping[int, Record], registry: MessageRegistry) -> list[AgentMessage]:
+    records = [_checked(dict(record), index) for index, record in members.items()]
+    return [event.message for event in decode(records, registry) if isinstance(event, MessageEnd)]
 
 
 def _checked(record: Record, index: int) -> Record:
@@ -80,7 +88,3 @@ def _checked(record: Record, index: int) -> Record:
         kind = payload.get("type") or record["type"]
         raise ValueError(f"prompts[{index}]: expected a complete record of the user's side, got {kind!r}")
     return {key: value for key, value in record.items() if key != "origin"}
-
-
-def _decoded(records: list[Record], registry: MessageRegistry) -> list[AgentMessage]:
-    return [event.message for event in decode(records, registry) if isinstance(event, MessageEnd)]

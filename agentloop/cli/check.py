@@ -19,7 +19,7 @@ from agentloop.cli import UsageError
 from agentloop.cli._files import by_session, open_file
 from agentloop.cli._text import counted, safe
 from agentloop.errors import GrammarError, TraceReadError
-from agentloop.events import AgentEnd, AgentStart, Event
+from agentloop.events import AgentEnd, AgentStart, CompactionEnd, Event
 from agentloop.grammar import Checker, ValueChecker
 from agentloop.omni.check import Finding, ProtocolChecker
 from agentloop.omni.codec import Decoder
@@ -125,6 +125,8 @@ class _Runs:
         if isinstance(event, AgentStart):
             self._checkers = Checker(trace=self.trace), ValueChecker()
             self.report.runs += 1
+        if self.trace and isinstance(event, CompactionEnd) and event.status == "retryable" and event.attempt is None:
+            self._checkers = None  # what a resume puts behind a compaction in which a run was killed
         if self._checkers is None:
             return
         try:

@@ -375,6 +375,9 @@ class _Session:
         self._request, self._connecting, self._expected_attempt = None, False, None
         self._fragments.clear()
         self._due.clear()
+        for call in self._open:  # it goes through all its steps again, or is answered in memory alone
+            self._calls[call].decided = False
+        self._open = []
 
 
 _EVENTS: Final[dict[str, Callable[[_Session, Payload], Any]]] = {
