@@ -8,6 +8,8 @@ The tree:
     ├── InvalidArguments           the model's: a call's arguments do not fit the tool; becomes an error result
     ├── ToolDefinitionError        the caller's: a function that cannot be made into a tool
     ├── SessionBusy                the caller's: a session runs one task at a time
+    ├── PolicyError                the caller's: rules about calls that cannot be read
+    ├── AnswerError                the answerer's: an answer that fits no open question
     ├── MissingExtra               the caller's: an optional dependency is not installed
     ├── TraceError                 what stands in or belongs to a trace
     │   ├── TraceWriteError        the disk's: a record could not be written
@@ -30,11 +32,13 @@ __all__ = [
     "RETRYABLE_CODES",
     "RUN_CODES",
     "AgentLoopError",
+    "AnswerError",
     "FinishReason",
     "GrammarError",
     "InvalidArguments",
     "MissingExtra",
     "ModelError",
+    "PolicyError",
     "RunError",
     "SessionBusy",
     "StopReason",
@@ -117,6 +121,19 @@ class ToolDefinitionError(AgentLoopError, TypeError):
 
 class SessionBusy(AgentLoopError, RuntimeError):
     """A session runs one task at a time, and another one is going on."""
+
+
+class PolicyError(AgentLoopError, ValueError):
+    """Rules about calls cannot be read. The text names file, line and key where known, what was expected and what came."""
+
+
+class AnswerError(AgentLoopError, ValueError):
+    """An answer fits no open question. `code` is `unknown` (no such question), `duplicate` (it has its answer), `late` (the
+    run no longer waits), `changed` (other arguments were shown), `invalid` (no answer)."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class MissingExtra(AgentLoopError, ImportError):

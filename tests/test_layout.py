@@ -21,7 +21,8 @@ LAYERS: dict[str, str] = {
     "contracts": "model tools context convert config _legal _shape _scalars _shapes _types _signature _docstring"
     " _rawschema _results _problems _jsontext",
     "driver": "loop _decide _drive _run _ask _execute _sink _assemble _host",
-    "shells": "view _screen compaction agent _agent_input _agent_queues _agent_reader _agent_state",
+    "shells": "view _screen compaction agent _agent_input _agent_queues _agent_reader _agent_state"
+    " approval _conditions _patterns _rules _policy_text _questions",
     "omni": "omni",
     "models": "models",
     "testing": "testing",
