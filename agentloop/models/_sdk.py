@@ -24,9 +24,44 @@ END: Final = object()
 """What `SdkStream.next` gives at the end."""
 
 
-class SdkClient:
-    """Where an adapter gets its SDK's client: the caller's own, or one made for each request and closed behind it, so
-    that nothing stays open; between `keep` and `close` one is made and kept, connections included.
+class KeptClient:
+    """A client of the caller's, or one made for each request and closed behind it, so that nothing stays open; between
+    `keep` and `close` one is made and kept, connections included."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+        self._kept: Any = None
+
+    def get(self) -> Any:
+        """A client for a request; give it back with `release`."""
+        return self._new() if self._given is None and self._kept is None else self._given or self._kept
+
+    async def release(self, client: Any) -> None:
+        """Close the client if it was made for this request alone; shielded and bounded, never raises."""
+        if client is not self._given and client is not self._kept:
+            await close_shielded(self._closing(client))
+
+    def keep(self) -> None:
+        """From now on one client serves all requests."""
+        if self._given is None and self._kept is None:
+            self._kept = self._new()
+
+    async def close(self) -> None:
+        """Close the kept client, if there is one; the caller's own stays open."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            await close_shielded(self._closing(kept))
+
+    def _new(self) -> Any:
+        raise NotImplementedError
+
+    def _closing(self, client: Any) -> Callable[[], Awaitable[object]]:
+        """What closes a client."""
+        raise NotImplementedError
+
+
+class SdkClient(KeptClient):
+    """Where an adapter gets its SDK's client.
 
     `name` is the client's class in the SDK. Raises `MissingExtra` without the SDK, `TypeError` for a client of the
     caller's that is not asynchronous, `ValueError` for another `provider` than the SDK's own without its address.
@@ -53,42 +88,25 @@ class SdkClient:
         if given is not None and not hasattr(given, "__aenter__"):
             raise TypeError(f"client: expected an asynchronous client ({name}), got {type(given).__name__}")
         self._class = getattr(self.sdk, name)
-        self._given = given
-        self._kept: Any = None
+        super().__init__(given)
         self._options: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "default_headers": headers}
         if timeout is not None:
             self._options["timeout"] = timeout
 
-    def get(self) -> Any:
-        """A client for a request; give it back with `release`."""
-        return self._new() if self._given is None and self._kept is None else self._given or self._kept
-
-    async def release(self, client: Any) -> None:
-        """Close the client if it was made for this request alone; shielded and bounded, never raises."""
-        if client is not self._given and client is not self._kept:
-            await close_shielded(client.close)
-
-    def keep(self) -> None:
-        """From now on one client serves all requests."""
-        if self._given is None and self._kept is None:
-            self._kept = self._new()
-
-    async def close(self) -> None:
-        """Close the kept client, if there is one; the caller's own stays open."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            await close_shielded(kept.close)
-
     def _new(self) -> Any:
         http = self.sdk.DefaultAsyncHttpxClient
         base = next(cls for cls in http.__mro__ if cls.__name__ == "AsyncClient")
-        certificates = _certificates(base.__module__.partition(".")[0])
+        certificates = default_certificates(base.__module__.partition(".")[0])
         # the SDK's own inner client would start a task when it is collected
         return self._class(http_client=http(verify=certificates), max_retries=0, **self._options)
 
+    def _closing(self, client: Any) -> Callable[[], Awaitable[object]]:
+        closing: Callable[[], Awaitable[object]] = client.close
+        return closing
+
 
 @functools.cache
-def _certificates(library: str) -> Any:
+def default_certificates(library: str) -> Any:
     """The HTTP library's default trust, read once a process: it is nearly all that making a client costs (25 ms)."""
     return sys.modules[library].create_ssl_context()
 
@@ -99,6 +117,11 @@ class SdkStream:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._inside: list[AsyncGenerator[Any, Any]] = []
+
+    @property
+    def response(self) -> Any:
+        """The HTTP response."""
+        return self._stream.response
 
     async def next(self) -> Any:
         """The next event, `END` at the end. Raises what the SDK raises."""

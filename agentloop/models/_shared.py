@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
@@ -189,6 +190,25 @@ def _made_id(own: str, attempt: int, alphabet: str, length: int) -> str:
 def arguments_text(arguments: str) -> str:
     """The arguments of a call as a provider takes them: JSON text, `{}` where the model sent nothing."""
     return arguments if arguments.strip() else "{}"
+
+
+def arguments_object(call: ToolCall) -> dict[str, Any]:
+    """The arguments of a call for a provider that takes them as JSON; `{}` where they are no object that JSON can say."""
+    try:
+        return (
+            json.loads(call.arguments, parse_constant=_no_number, parse_float=_number_in_range) if call.parse() else {}
+        )
+    except ValueError:
+        return {}
+
+
+def _number_in_range(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _no_number(text)
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no JSON number")
 
 
 def text_or_none(value: Any) -> str | None:

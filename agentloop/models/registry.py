@@ -24,6 +24,7 @@ from agentloop.models._chat_quirks import ChatQuirks, IdRule
 __all__ = ["PROVIDERS", "Provider", "resolve"]
 
 CHAT = "agentloop.models.openai_chat:OpenAIChat"
+OLLAMA = "agentloop.models.ollama:Ollama"
 
 
 @attrs.frozen
@@ -38,6 +39,8 @@ class Provider:
     """For Chat Completions: what is special about it."""
     adapter: str = CHAT
     """`module:class`."""
+    other_key: str | None = None
+    """A second variable that counts where the first is not set."""
 
 
 def _local(port: int, **quirks: Any) -> Provider:
@@ -61,13 +64,16 @@ _PERPLEXITY = ChatQuirks(names={"tool_choice": None, "parallel_tool_calls": None
 _SWITCHED = ChatQuirks(thinking=quirk.THINKING_TYPE)
 _QWEN = ChatQuirks(thinking=quirk.ENABLE_THINKING)
 _PLAIN = ChatQuirks()
+_GEMINI = Provider(None, "GEMINI_API_KEY", adapter="agentloop.models.gemini:Gemini", other_key="GOOGLE_API_KEY")
 
 PROVIDERS: Mapping[str, Provider] = {
     "openai": Provider(None, "OPENAI_API_KEY", quirk.OPENAI),
     "openai-responses": Provider(None, "OPENAI_API_KEY", adapter="agentloop.models.openai_responses:OpenAIResponses"),
     "anthropic": Provider(None, "ANTHROPIC_API_KEY", adapter="agentloop.models.anthropic:Anthropic"),
-    "google": Provider(None, "GEMINI_API_KEY", adapter="agentloop.models.gemini:Gemini"),
-    "ollama": Provider(None, None, adapter="agentloop.models.ollama:Ollama"),
+    "gemini": _GEMINI,
+    "google": _GEMINI,
+    "ollama": Provider(None, None, adapter=OLLAMA),
+    "ollama-cloud": Provider("https://ollama.com", "OLLAMA_API_KEY", adapter=OLLAMA),
     "azure": Provider("{AZURE_OPENAI_ENDPOINT}/openai/v1", "AZURE_OPENAI_API_KEY", quirk.OPENAI),
     "alibaba": Provider("https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY", _QWEN),
     "cerebras": Provider("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", _CEREBRAS),
@@ -146,10 +152,11 @@ def _address(provider: str, line: Provider) -> str | None:
 
 
 def _key(provider: str, line: Provider, base_url: str | None) -> str | None:
-    """The key in the table's variable. An address of the caller's may need none."""
-    key = os.environ.get(line.key) if line.key else None
-    if line.key and not key and base_url is None:
-        raise ValueError(f"model: {provider} needs a key: set {line.key}, or give api_key")
+    """The key in the table's variables. An address of the caller's may need none."""
+    names = [name for name in (line.key, line.other_key) if name]
+    key = next((value for name in names if (value := os.environ.get(name))), None)
+    if names and not key and base_url is None:
+        raise ValueError(f"model: {provider} needs a key: set {' or '.join(names)}, or give api_key")
     return key
 
 

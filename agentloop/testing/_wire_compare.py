@@ -16,7 +16,16 @@ from typing import Any
 import attrs
 
 from agentloop.errors import RETRYABLE_CODES, ModelError, code_for_status
-from agentloop.messages import AssistantMessage, ContentBlock, InlineData, Text, Thinking, ToolCall, Usage
+from agentloop.messages import (
+    AssistantMessage,
+    ContentBlock,
+    InlineData,
+    InlineThinking,
+    Text,
+    Thinking,
+    ToolCall,
+    Usage,
+)
 from agentloop.model import BlockChunk, BlockEnd, Finish, TextChunk, ThinkingChunk, ToolCallChunk
 
 Expected = Mapping[str, Any]
@@ -126,15 +135,19 @@ FINISH: Mapping[str, Mapping[str, str]] = {
     "google_gemini": {
         "STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter", "RECITATION": "content_filter",
         "BLOCKLIST": "content_filter", "PROHIBITED_CONTENT": "content_filter", "SPII": "content_filter",
-        "IMAGE_SAFETY": "content_filter",
+        "IMAGE_SAFETY": "content_filter", "IMAGE_PROHIBITED_CONTENT": "content_filter", "IMAGE_RECITATION": "content_filter",
     },
     "ollama_chat": {"stop": "stop", "length": "length"},
 }  # fmt: skip
 """Stop reasons of the providers in our words; one that is not here is `unknown`."""
 
 FAILURES: Mapping[str, Mapping[str, str]] = {
-    "openai_chat": {"error": "network", "network_error": "network", "insufficient_system_resource": "overloaded"}
-}
+    "openai_chat": {"error": "network", "network_error": "network", "insufficient_system_resource": "overloaded"},
+    "google_gemini": {
+        "MALFORMED_FUNCTION_CALL": "malformed", "MALFORMED_RESPONSE": "malformed", "UNEXPECTED_TOOL_CALL": "malformed",
+        "MISSING_THOUGHT_SIGNATURE": "rejected",
+    },
+}  # fmt: skip
 """Stop reasons that say that the reply failed, and how."""
 
 
@@ -160,6 +173,8 @@ def _stream_failure(api: str, expected: Expected) -> str | None:
     if failed is not None:
         return failed
     if expected.get("stop_reason") is None:
+        if api == "ollama_chat" and expected.get("usage_events"):  # `done`, of servers that gave no reason
+            return None
         if expected.get("prompt_feedback"):
             return "content_filter"
         return None if expected.get("framing_info", {}).get("done_marker") else "truncated"
@@ -183,7 +198,7 @@ def _block_differences(api: str, expected: Expected, outcome: Outcome) -> list[s
     message, counts = outcome.message, outcome.tally.counts
     content = list(message.content) if message else []
     got = [(block, counts[index] if len(counts) >= len(content) else None) for index, block in enumerate(content)]
-    if api == "openai_chat" and len(got) > len(wanted):
+    if api in ("openai_chat", "ollama_chat") and len(got) > len(wanted):
         got = _joined(got)
     if not outcome.committed:  # calls that were not whole when the reply broke off are dropped
         while len(wanted) > len(got) and wanted[-1]["type"] == "tool_call":
@@ -308,8 +323,10 @@ def _secrets(block: Expected) -> Iterator[tuple[str, str]]:
 def _holds_payload(block: Expected, ours: ContentBlock) -> bool:
     payload = block["payload"]
     candidates = [value for value in _values(getattr(ours, "fidelity", None)) if isinstance(value, dict)]
-    if isinstance(ours, InlineData):
-        candidates.append({"inlineData": {"mimeType": ours.mime_type, "data": ours.data}})
+    if isinstance(ours, InlineData | InlineThinking):
+        beside = dict(ours.fidelity or {})
+        blob = {**beside.pop("inlineData", {}), "mimeType": ours.mime_type, "data": ours.data}
+        candidates.append({**beside, "inlineData": blob})
     if isinstance(payload, dict) and payload.get("_omitted"):
         return any(_hash(value) == payload["canonical_sha256"] for value in candidates)
     streamed = _parsed(block.get("arguments") or "")
