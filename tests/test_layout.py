@@ -20,25 +20,29 @@ LAYERS: dict[str, str] = {
     "protocol": "events grammar reducer _tables _guards _agreement _picture",
     "contracts": "model tools context convert config _legal _shape _scalars _shapes _types _signature _docstring"
     " _rawschema _results _problems _jsontext",
-    "driver": "loop _decide _drive _run _ask _execute _sink _assemble _host",
+    "host": "_host",
+    "driver": "loop _decide _drive _run _ask _execute _sink _assemble",
     "shells": "view _screen compaction agent _agent_input _agent_queues _agent_reader _agent_state"
     " approval _conditions _patterns _rules _policy_text _questions",
     "omni": "omni",
     "models": "models",
+    "mcp": "mcp _mcp_servers _mcp_names _mcp_results _mcp_process _mcp_http _mcp_connection",
     "testing": "testing",
     "cli": "cli __main__",
 }
 LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}
 
-KERNEL = {"values", "protocol", "contracts", "driver"}
+KERNEL = {"values", "protocol", "contracts", "host", "driver"}
 ALLOWED: dict[str, set[str]] = {
     "values": {"values"},
     "protocol": {"values", "protocol"},
     "contracts": {"values", "protocol", "contracts"},
+    "host": set(),
     "driver": KERNEL,
     "shells": KERNEL | {"shells"},
     "omni": {"values", "protocol", "contracts", "omni"},
     "models": {"values", "contracts", "models"},
+    "mcp": {"values", "protocol", "contracts", "host", "mcp"},
     "testing": KERNEL | {"shells", "omni", "testing", "models"},  # models: `wire` loads the adapter of a case lazily
     "cli": set(LAYERS),
 }
@@ -75,7 +79,7 @@ def test_imports_go_one_way(path: Path) -> None:
 
 def test_the_root_is_cheap() -> None:
     """`import agentloop` loads no SDK, no cattrs, no argparse, no hypothesis."""
-    heavy = ["openai", "anthropic", "cattrs", "argparse", "hypothesis", "jsonschema", "jsonschema_rs"]
+    heavy = ["openai", "anthropic", "mcp", "cattrs", "argparse", "hypothesis", "jsonschema", "jsonschema_rs"]
     code = f"import sys, agentloop; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
