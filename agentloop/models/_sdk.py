@@ -8,6 +8,8 @@ asyncio starts a task for each. So every generator that begins while the SDK run
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import json
 import sys
@@ -132,9 +134,9 @@ class SdkStream:
 
     async def close(self) -> None:
         """Close the connection, then all generators; shielded and bounded, never raises."""
-        await close_shielded(self._stream.close)
+        await _close_whole(self._stream.close)
         while self._inside:
-            await close_shielded(self._inside.pop().aclose)
+            await _close_whole(self._inside.pop().aclose)
 
     async def answer(self) -> Any:
         """The JSON of an answer that is no stream (an error under status 200, a server that does not stream), else None.
@@ -151,6 +153,16 @@ class SdkStream:
         if text[:1] == b"<":
             raise ModelError("malformed", f"expected a stream of events, got {kind}: {read_body(text).message}")
         return None  # a stream under a wrong name; the SDK reads on from what was read
+
+
+async def _close_whole(close: Callable[[], Awaitable[object]]) -> None:
+    """`close_shielded`, which a cancellation that comes through the shield does not cut either.
+
+    On uvloop the time limit of an SDK's own clean-up comes out of it as a `CancelledError`; without this the rest would be
+    left to the garbage collector. A cancellation of the task's own is under way already: closing is its clean-up.
+    """
+    with contextlib.suppress(asyncio.CancelledError):
+        await close_shielded(close)
 
 
 class _Held:

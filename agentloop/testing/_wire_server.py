@@ -72,6 +72,8 @@ class SeenRequest:
     """Set when `stall_at` is reached."""
     client_closed: threading.Event = attrs.field(factory=threading.Event)
     """Set when the client's end of the connection was seen closed."""
+    answered: threading.Event = attrs.field(factory=threading.Event)
+    """Set when the answer is over: it was sent, broken off, or the client left in the middle of it."""
 
     @property
     def json(self) -> Any:
@@ -209,7 +211,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         play = self.server.wire._next(token)
         if play is None or not re.search(play.endpoint, self.seen.path):
             play = Play(b'{"error": {"message": "no recorded response answers at this path"}}', 404)
-        self._answer(play, self.seen)
+        try:
+            self._answer(play, self.seen)
+        finally:
+            self.seen.answered.set()
 
     do_GET = do_POST
 
