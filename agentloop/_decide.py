@@ -283,7 +283,7 @@ def _between_turns(state: State, outcomes: Outcomes, limits: Limits) -> Step:
     if state.turns == 0:
         return OpenTurn()
     goes_on = outcomes.verdict == "ask" or state.asks_for_more or bool(outcomes.prompts)  # left behind open calls
-    if (goes_on or outcomes.inputs) and limits.compaction and outcomes.checked == "":
+    if goes_on and limits.compaction and outcomes.checked == "":  # before the polls: no turn follows one given up
         return CheckCompaction(at_end=False)
     if outcomes.due is not None:
         return OpenCompaction()
@@ -337,7 +337,7 @@ def _limit(state: State, limits: Limits) -> Stop | None:
 def _in_compaction(state: State, outcomes: Outcomes, limits: Limits) -> Step:
     stop = outcomes.stop
     if stop is not None:
-        if state.open_calls:
+        if state.open_calls and state.request is not None and state.request.status == "completed":  # G07
             return RefuseCalls(state.open_calls, "aborted")
         code = "compaction_interrupted" if stop.abort else stop.error_code
         return CloseCompaction(stop.stop_reason, code, stop.error_message)

@@ -25,6 +25,7 @@ from agentloop import (
     ModelError,
     Retry,
     Run,
+    ToolExecutionStart,
     ToolResultMessage,
     UserMessage,
     agent_loop,
@@ -236,7 +237,7 @@ def test_the_problem_stands_before_the_instructions() -> None:
 
 def test_by_hand() -> None:
     """Availability: what a compaction by hand could do, before it is tried."""
-    done = [user("a"), assistant("b")]
+    done: list[AgentMessage] = [user("a"), assistant("b")]
     assert availability(Context(messages=done), Summarize()) == "ok"
     assert availability(Context(messages=done), None) == "unsupported"
     assert availability(Context(), Summarize()) == "empty"
@@ -360,6 +361,29 @@ async def test_steering_waits_behind_the_summary() -> None:
     _, end = await played(run)
     assert texts(model.requests[2].messages) == [MARKED, "in French"]
     assert texts(end.messages) == [MARKED, "in French", "done"]
+
+
+@pytest.mark.anyio
+async def test_a_follow_up_is_never_stranded_by_a_compaction_that_fails() -> None:
+    """Compaction is checked before the polls: what was taken from a queue gets its turn, and then the check comes."""
+    follow_ups = ["and now this"]
+    model = ScriptedModel([["a", usage(9)], ["b", usage(9)], ModelError("auth", "no key")])
+    changes: Any = {"get_follow_up_messages": lambda: [follow_ups.pop()] if follow_ups else []}
+    _, end = await played(agent_loop("go", Context(), config(model, Summarize(when=ContextReaches(9)), **changes)))
+    assert (end.stop_reason, texts(end.messages)) == ("completed", ["go", "a", "and now this", "b"])
+
+
+@pytest.mark.anyio
+async def test_calls_of_a_summary_that_was_aborted_get_nothing() -> None:
+    """G07: a call of an attempt that was not committed is neither started nor answered inside a compaction."""
+    signal = AbortSignal()
+    cut = [call("look"), lambda request: signal.abort("enough"), "more"]
+    model = ScriptedModel([["a", usage(9)], cut])
+    compaction = Summarize(when=ContextReaches(9))
+    run = agent_loop("go", Context(tools=[look]), config(model, compaction, abort=signal, run_ahead=0))
+    events, end = await played(run)
+    assert (end.stop_reason, end.error_code) == ("aborted", "compaction_interrupted")
+    assert not [event for event in events if isinstance(event, ToolExecutionStart)]
 
 
 @pytest.mark.anyio
