@@ -36,6 +36,8 @@ log = logging.getLogger("agentloop.mcp")
 _MAX_PAGES: Final = 100
 """Pages of a list of tools; a list that never ends must not hold up the run."""
 _MAX_WORDS: Final = 2_000
+_CLOSED: Final = "Connection closed"
+"""The SDK's words for an end of which the process itself can tell more."""
 _CLOSING: Final = 1.0
 """Seconds for taking leave of a server over HTTP; what a process gets is its own."""
 _OURSELVES: Final = types.Implementation(name="agentloop", version=__version__)
@@ -229,12 +231,10 @@ class Connection:
                         await self._converse(life, *streams)
                     finally:
                         closing.deadline = anyio.current_time() + _CLOSING
-        except TimeoutError:
-            life.problem = f"did not answer within {self.server.connect_timeout:g} s"
         except Exception as error:
             life.problem = life.problem or _words(error)
         if life.process is not None:
-            life.problem = _joined(life.problem, life.process)
+            life.problem = life.process.account(life.problem.removeprefix(_CLOSED))
         elif life.http_status is not None:
             life.problem += f" (HTTP {life.http_status})"
 
@@ -248,9 +248,13 @@ class Connection:
 
     async def _within_time(self, work: Callable[[], Any]) -> None:
         """Do something that the server has a part in. Raises `TimeoutError`; returns early when stopped."""
-        with anyio.fail_after(self.server.connect_timeout) as self._work:
-            await work()
-        self._work = None
+        try:
+            with anyio.fail_after(self.server.connect_timeout) as self._work:
+                await work()
+        except TimeoutError:
+            raise TimeoutError(f"did not answer within {self.server.connect_timeout:g} s") from None
+        finally:
+            self._work = None
 
     async def _greet(self, session: ClientSession) -> None:
         """The handshake as most servers speak it, the newer one where a server knows no other; then the list."""
@@ -323,12 +327,6 @@ class Connection:
         except (OSError, ValueError) as error:
             raise McpCallError(f"cannot be started: {_words(error)}") from None
         return life.process.streams()
-
-
-def _joined(problem: str, process: ServerProcess) -> str:
-    """What we saw of an end, with what the process said."""
-    end = process.end
-    return f"{problem}; it {end}" if problem and problem != "Connection closed" else end
 
 
 def _words(error: BaseException) -> str:

@@ -50,7 +50,8 @@ class ServerProcess:
         self._noise = 0
         self._last_noise = b""
         self._problem = ""
-        self._stopped = ""
+        self._over = False
+        self._how = ""
         self._flushed = anyio.Event()
         self._process = subprocess.Popen(
             [server.command, *server.args],
@@ -67,15 +68,10 @@ class ServerProcess:
         for descriptor in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(descriptor, False)
 
-    @property
-    def end(self) -> str:
-        """Why it is over and what it last said, for people and models."""
-        if self._problem:
-            words = self._problem
-        elif self._stopped:
-            words = self._stopped
-        else:
-            words = "closed its output"
+    def account(self, problem: str) -> str:
+        """Why it is over: what the session saw of it, how it ended by itself, what it last said."""
+        how = self._problem or self._how
+        words = f"{problem}; it {how}" if problem and how else problem or how or "closed its output"
         if self._last_noise:
             words += f"; on its standard output, where only messages belong: {_shown(self._last_noise)}"
         if self._errors.strip():
@@ -126,6 +122,7 @@ class ServerProcess:
             except (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError):
                 pass  # it is over all the same
             finally:
+                self._over = True
                 self._on_over()
 
     def _check_size(self, size: int) -> None:
@@ -181,6 +178,7 @@ class ServerProcess:
 
     async def _stop(self) -> None:
         """Close its input, as the protocol says, then become insistent."""
+        by_itself = self._over
         if self._process.poll() is None:
             with anyio.move_on_after(PATIENCE / 2):
                 await self._flushed.wait()
@@ -188,10 +186,10 @@ class ServerProcess:
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
-        if await self._exited():
-            self._stopped = _how(self._process.returncode)
-        else:
-            self._stopped = "closed its output and did not end by itself"
+        ended = await self._exited()
+        if by_itself:
+            self._how = _how(self._process.returncode)
+        if not ended:
             self._signal(signal.SIGTERM)
             if not await self._exited():
                 self._signal(signal.SIGKILL)
@@ -236,7 +234,9 @@ def _shown(data: bytes) -> str:
     return "".join(character if character.isprintable() or character == "\n" else " " for character in text)
 
 
-def _how(code: int) -> str:
+def _how(code: int | None) -> str:
+    if code is None:
+        return "closed its output and did not end by itself"
     if code >= 0:
         return f"ended with exit code {code}"
     try:
