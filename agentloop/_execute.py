@@ -32,13 +32,15 @@ from agentloop.events import (
     ToolExecutionEnd,
     ToolExecutionStart,
 )
-from agentloop.messages import Text, ToolCall, ToolResult, ToolResultMessage, text_of
+from agentloop.messages import Text, ToolCall, ToolResult, ToolResultMessage
 from agentloop.tools import NO_OUTPUT, PreparedCall, Tool, ToolContext, ToolInvocation, as_result, error_text
 
 log = logging.getLogger("agentloop")
 
 Cause = Literal["abort", "deadline", "timeout", "interrupt"]
 """What stops a running call."""
+
+_BUSY = ("starting", "running", "returned", "after")
 
 _CUT_OFF = {
     "length": "Not run: the reply was cut off by the output limit, so this call may be incomplete. Try a shorter one.",
@@ -58,14 +60,14 @@ class _Call:
     """One call on its way."""
 
     __slots__ = (
-        "call", "cancelled", "cause", "invocation", "job", "prepared", "sink", "stage", "timeout", "tool", "value",
+        "_invocation", "call", "cancelled", "cause", "job", "prepared", "sink", "stage", "timeout", "tool", "value",
     )  # fmt: skip
 
     def __init__(self, call: ToolCall) -> None:
         self.call = call
         self.tool: Tool | None = None
         self.prepared: PreparedCall | None = None
-        self.invocation: ToolInvocation | None = None
+        self._invocation: ToolInvocation | None = None
         self.stage: Literal["new", "asking", "asked", "ready", "starting", "running", "returned", "after", "ended"] = (
             "new"
         )
@@ -80,6 +82,16 @@ class _Call:
     def key(self) -> tuple[str, int]:
         """Of this call's timer for stopping."""
         return ("stop", id(self))
+
+    @property
+    def invocation(self) -> ToolInvocation:
+        """What callbacks are told of it, made when the first one is; with a copy of the arguments of their own."""
+        made = self._invocation
+        if made is None:
+            assert self.prepared is not None and self.tool is not None
+            arguments = thaw_json(self.prepared.arguments)
+            made = self._invocation = ToolInvocation(self.call.id, self.call.name, arguments, self.tool)
+        return made
 
     @property
     def text(self) -> str:
@@ -152,7 +164,9 @@ class Batch:
             return
         self.active.append(call)
         try:
-            asks = await self._before(call) and await self._hooks(call)
+            asks = (config.before_tool_call is None or await self._before(call)) and (
+                not config.hooks or await self._hooks(call)
+            )
         except Stopped:
             self._refuse(call, "aborted", self._stopped_text())
             return
@@ -182,8 +196,7 @@ class Batch:
         except InvalidArguments as error:
             self._refuse(call, "invalid_arguments", str(error))
             return False
-        call.prepared = prepared
-        call.invocation = ToolInvocation(call.call.id, call.call.name, thaw_json(prepared.arguments), tool)
+        call.prepared, call._invocation = prepared, None
         return True
 
     def _may_begin(self, call: _Call) -> bool:
@@ -199,9 +212,7 @@ class Batch:
     async def _before(self, call: _Call) -> bool:
         """Step 2. False: the call has ended."""
         hook = self.core.config.before_tool_call
-        if hook is None:
-            return True
-        assert call.tool is not None
+        assert call.tool is not None and hook is not None
         try:
             answer = await self.core.call(hook, call.invocation)
         except CallbackFailed as error:
@@ -293,8 +304,7 @@ class Batch:
         """Step 5: start what may run, as far as the cap goes."""
         cap = self.core.config.max_parallel_tools
         while self.ready:
-            busy = sum(call.stage in ("starting", "running", "returned", "after") for call in self.active)
-            if cap is not None and busy >= cap:
+            if cap is not None and sum(call.stage in _BUSY for call in self.active) >= cap:
                 return
             call = self.ready.popleft()
             if self._may_begin(call):
@@ -312,7 +322,8 @@ class Batch:
             return
         if core.look():
             self._stop_all()
-        self._check_timers()
+        if core.has_timers:
+            self._check_timers()
         if self.ready:
             self._pump()
         if core.parked and not core.buffer and not core.closing:
@@ -524,7 +535,8 @@ class Batch:
             )
             said = result.content if sink.streamed else ()  # what is there is blank; what was streamed stays
             result = attrs.evolve(result, content=(*said, Text(sink.note(text))))
-        result = attrs.evolve(result, is_error=is_error)
+        if result.is_error is not is_error:
+            result = attrs.evolve(result, is_error=is_error)
         if call.cause in ("abort", "deadline"):
             return _Outcome(result, "aborted", "aborted")
         if call.cause == "timeout":
@@ -672,9 +684,10 @@ def _timeout_text(call: _Call) -> str:
 
 def _says_something(result: ToolResult) -> bool:
     """Whether a result has content; of an error, text that is not blank."""
-    text = text_of(result.content)
-    others = any(not isinstance(block, Text) for block in result.content)
-    return others or bool(text.strip() if result.is_error else text)
+    for block in result.content:
+        if not isinstance(block, Text) or (block.text.strip() if result.is_error else block.text):
+            return True
+    return False
 
 
 def _with_answer(outcome: _Outcome, answer: ToolResult) -> _Outcome:

@@ -364,10 +364,15 @@ class Core:
             self._arm()
 
     def clear_timer(self, key: object) -> None:
-        """Forget a timer."""
+        """Forget a timer. The system's alarm stays: it finds out when it rings, which costs less than to set it anew."""
         at = self._timers.pop(key, None)
-        if at is not None and at == self._alarm_at:
+        if at is not None and at == self._alarm_at and type(self.clock) is not SystemClock:
             self._arm()
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether anything waits for its time."""
+        return bool(self._timers)
 
     def expired(self, key: object) -> bool:
         """Whether a timer's time has come."""

@@ -156,8 +156,12 @@ def content_blocks(value: str | ContentBlock | Iterable[ContentBlock | str]) -> 
 
     Raises `TypeError`, naming the place, for anything else.
     """
-    if type(value) is tuple and all(isinstance(block, _BLOCKS) for block in value):
-        return value
+    if type(value) is tuple:  # as it is nearly always
+        for block in value:
+            if not isinstance(block, _BLOCKS):
+                break
+        else:
+            return value
     if isinstance(value, str):
         return (Text(value),) if value else ()
     if isinstance(value, _BLOCKS):
