@@ -165,7 +165,7 @@ class Batch:
         self.active.append(call)
         try:
             asks = (config.before_tool_call is None or await self._before(call)) and (
-                not config.hooks or await self._hooks(call)
+                (not config.hooks and config.approve is None) or await self._hooks(call)
             )
         except Stopped:
             self._refuse(call, "aborted", self._stopped_text())
