@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import attrs
 
@@ -31,19 +31,26 @@ from agentloop._conditions import Condition
 from agentloop._jsontext import parse_json
 from agentloop._patterns import Budget
 from agentloop._policy_text import from_plain, read_toml, to_plain
+from agentloop._questions import Approvals, ChildApprovals, PolicyLike, Question, decided
 from agentloop._rules import STEPS, Rule, Verdict, Word, checked_word, strictest
+from agentloop._until_waiting import UntilWaiting, until_waiting
 from agentloop._values import as_tuple
 from agentloop.config import Decision
 from agentloop.events import ApprovalRequest
 from agentloop.tools import ToolInvocation
 
 __all__ = [
+    "Approvals",
+    "ChildApprovals",
     "Condition",
     "Policies",
     "Policy",
     "PolicyLike",
+    "Question",
     "Rule",
+    "UntilWaiting",
     "Verdict",
+    "until_waiting",
 ]
 
 _DECISIONS: Final[Mapping[Word, Decision]] = {"allow": "allow", "ask": "deny", "deny": "deny", "forbid": "forbidden"}
@@ -51,14 +58,6 @@ _DECISIONS: Final[Mapping[Word, Decision]] = {"allow": "allow", "ask": "deny", "
 
 def _default(value: Any) -> Word:
     return checked_word(value, "default")
-
-
-class PolicyLike(Protocol):
-    """What decides about calls: a `Policy`, several, or a class of one's own."""
-
-    def decide(self, name: str, arguments: Mapping[str, Any]) -> Verdict:
-        """The verdict about a call of this tool with these arguments. What it raises forbids the call."""
-        ...
 
 
 class _Approves:
@@ -155,15 +154,4 @@ class Policies(_Approves):
 
     def decide(self, name: str, arguments: Mapping[str, Any]) -> Verdict:
         """The strictest verdict; a member that fails forbids. Never raises."""
-        return strictest([_decided(member, name, arguments) for member in self.members])
-
-
-def _decided(member: PolicyLike, name: str, arguments: Mapping[str, Any]) -> Verdict:
-    try:
-        verdict = member.decide(name, arguments)
-        if not isinstance(verdict, Verdict):
-            raise TypeError(f"expected a Verdict, got {type(verdict).__name__}")
-        checked_word(verdict.word)
-    except Exception as error:
-        return Verdict("forbid", f"the policy failed: {type(error).__name__}: {error}")
-    return verdict
+        return strictest([decided(member, name, arguments) for member in self.members])

@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from inspect import isawaitable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -22,6 +23,7 @@ from typing import Any, Final, Self
 import attrs
 
 from agentloop._conversation import Conversation
+from agentloop._jsontext import json_text
 from agentloop._prompts import Prompt, Prompts, prompt_messages
 from agentloop._session_run import SessionRecords, SessionRun
 from agentloop.abort import AbortSignal
@@ -49,7 +51,7 @@ from agentloop.omni.records import (
 from agentloop.omni.redact import MASK_START, mask_secrets
 from agentloop.omni.resume import Resumed, reopen
 from agentloop.omni.trace import Fsync, Redact, TraceWriter
-from agentloop.tools import Tool
+from agentloop.tools import Tool, ToolInvocation
 
 __all__ = ["Approve", "History", "Prompt", "Prompts", "Session", "SessionRecords", "SessionRun"]
 
@@ -447,11 +449,22 @@ class _Door:
     def __init__(self, approve: Approve | None, approved: Mapping[str, str]) -> None:
         self._approve = approve
         self._approved = approved
-        self.policy = getattr(approve, "policy", None)
+        self._policy = getattr(approve, "policy", None)
+
+    def policy(self, call: ToolInvocation) -> MaybeAwaitable[Decision | None]:
+        """What needs no question: what the callback's own policy decides, then what was allowed with these very
+        arguments."""
+        verdict = None if self._policy is None else self._policy(call)
+        return self._with_answer(call, verdict) if isawaitable(verdict) else self._or_allowed(call, verdict)
+
+    async def _with_answer(self, call: ToolInvocation, verdict: Awaitable[Decision | None]) -> Decision | None:
+        return self._or_allowed(call, await verdict)
+
+    def _or_allowed(self, call: ToolInvocation, verdict: Decision | None) -> Decision | None:
+        allowed = verdict is None and self._approved.get(call.id) == json_text(call.arguments)
+        return "allow" if allowed else verdict
 
     def __call__(self, request: ApprovalRequest) -> MaybeAwaitable[Decision]:
-        if self._approved.get(request.tool_call_id) == request.arguments:
-            return "allow"
         return "deny" if self._approve is None else self._approve(request)
 
 

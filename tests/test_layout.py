@@ -16,14 +16,14 @@ import agentloop
 ROOT = Path(agentloop.__file__).parent
 
 LAYERS: dict[str, str] = {
-    "values": "errors messages abort _values _summary",
+    "values": "errors messages abort _values _summary _digest",
     "protocol": "events grammar reducer _tables _guards _agreement _picture",
     "contracts": "model tools context convert config _legal _shape _scalars _shapes _types _signature _docstring"
     " _rawschema _results _problems _jsontext",
     "host": "_host",
     "driver": "loop _decide _drive _run _ask _execute _sink _assemble",
     "shells": "view _screen compaction agent _agent_input _agent_queues _agent_reader _agent_state"
-    " approval _conditions _patterns _rules _policy_text _questions",
+    " approval _conditions _patterns _rules _policy_text _questions _until_waiting",
     "omni": "omni",
     "models": "models",
     "mcp": "mcp _mcp_servers _mcp_names _mcp_results _mcp_process _mcp_http _mcp_connection",

@@ -96,6 +96,8 @@ class Execution:
 
     started: bool = False
     asked: bool = False
+    question: str | None = None
+    """The arguments of a question that has no answer."""
     decision: str | None = None
     shown: str | None = None
     """The arguments that the decision was about."""
@@ -351,11 +353,13 @@ class Walk:
     def _approval_request(self, record: Record, payload: Payload) -> None:
         execution = self._execution(payload["tool_call_id"])
         execution.asked, execution.decision, execution.shown = True, None, None
+        execution.question = payload["arguments"]
 
     def _approval_decision(self, record: Record, payload: Payload) -> None:
         execution = self._execution(payload["tool_call_id"])
         shown = (payload.get("x") or {}).get("arguments")
         execution.decision, execution.shown = payload["decision"], shown if isinstance(shown, str) else None
+        execution.question = None
 
     def _hook(self, record: Record, payload: Payload) -> None:
         call = (payload.get("x") or {}).get("tool_call_id")

@@ -189,6 +189,7 @@ class _Session:
         self._due: dict[tuple[str, str], _Fragment] = {}  # stopped: their complete record comes next
         self._calls: dict[str, _Call] = {}
         self._open: list[str] = []  # committed calls that may lack an output
+        self._left: list[str] = []  # those that earlier runs were left with
         self._attempted: list[str] = []  # calls of the open request
         self._request: int | None = None  # the line on which it began
         self._span: Payload | None = None
@@ -375,7 +376,8 @@ class _Session:
         self._request, self._connecting, self._expected_attempt = None, False, None
         self._fragments.clear()
         self._due.clear()
-        for call in self._open:  # it goes through all its steps again, or is answered in memory alone
+        self._left = [call for call in (*self._left, *self._open) if not self._calls[call].answered]
+        for call in self._left:  # it goes through all its steps again, or is answered in memory alone
             self._calls[call].decided = False
         self._open = []
 

@@ -69,6 +69,8 @@ class OpenCall:
     """It had started: what it did is unknown. Else it never ran."""
     approved: str | None
     """The arguments that a recorded `allow` was about; None: ask again."""
+    question: str | None = None
+    """The arguments that a person was asked about and gave no answer to (`agentloop.omni.answers`)."""
 
 
 @attrs.frozen
@@ -198,7 +200,8 @@ def _outcomes(walk: Walk) -> tuple[list[OpenCall], list[ToolResultMessage]]:
             results.append(error_result(call.id, call.name, _denial(execution), "aborted"))
         else:
             approved = execution.shown if execution.decision == "allow" else None
-            calls.append(OpenCall(call.id, call.name, call.arguments, execution.started, approved))
+            open_call = OpenCall(call.id, call.name, call.arguments, execution.started, approved, execution.question)
+            calls.append(open_call)
     return calls, results
 
 
