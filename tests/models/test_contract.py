@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import runpy
 import unittest
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import anyio
@@ -113,6 +115,15 @@ class ChatProvider(WireProvider):
         return events(*content), events(delta(finish), (None, {"choices": [], "usage": used})) + b"data: [DONE]\n\n"
 
 
+class ExampleProvider(ChatProvider):
+    """The adapter over plain httpx2 that stands among the examples."""
+
+    def adapter(self, address: str) -> Model:
+        pytest.importorskip("httpx2")
+        example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "httpx2_transport.py"))
+        return example["SmallChat"]("m", f"{address}/v1/chat/completions")  # type: ignore[no-any-return]
+
+
 class ResponsesProvider(WireProvider):
     def adapter(self, address: str) -> Model:
         return OpenAIResponses("m", base_url=f"{address}/v1", api_key="k")
@@ -173,7 +184,7 @@ class AnthropicProvider(WireProvider):
         return events(*[(i["type"], i) for i in items]), events(*[(i["type"], i) for i in end])
 
 
-PROVIDERS = [ScriptedProvider, OfflineProvider, ChatProvider, ResponsesProvider, AnthropicProvider]
+PROVIDERS = [ScriptedProvider, OfflineProvider, ChatProvider, ResponsesProvider, AnthropicProvider, ExampleProvider]
 
 
 @pytest.fixture(params=PROVIDERS, ids=lambda provider: provider.__name__.removesuffix("Provider"))
