@@ -429,7 +429,8 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["a", "STOP", "$.a[0]", ""]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
         st.sampled_from(["text", "functionCall", "name", "args", "partialArgs", "jsonPath", "willContinue", "inlineData",
-                         "index", "parts", "content", "finishReason", "thought", "groundingMetadata", "error"]), inner, max_size=4),
+                         "index", "parts", "content", "finishReason", "thought", "groundingMetadata", "error"]),
+        inner, max_size=4),
     max_leaves=10,
 )  # fmt: skip
 
