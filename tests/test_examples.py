@@ -17,6 +17,7 @@ SAYS = {
     "custom_transport": "You said: good morning",
     "first_run": "[shout: HELLO]",
     "httpx2_transport": "It is 5.",
+    "mcp_tools": "shop__price: 2.5",
     "record_and_resume": "['user: My colour is blue.', 'assistant: Noted: blue.']",
     "records_and_guards": "came through: ('parent', 'child')",
     "retries": "Here I am. (12 s later)",
@@ -24,7 +25,7 @@ SAYS = {
     "steering_and_abort": "steered by: In French, please.",
 }
 
-NEEDS = {"httpx2_transport": "httpx2"}
+NEEDS = {"httpx2_transport": "httpx2", "mcp_tools": "mcp"}
 """The package that an example needs beside the core."""
 LONGEST = {"httpx2_transport": 110}
 """Lines of an example that shows a whole thing: an adapter and the provider it talks to."""

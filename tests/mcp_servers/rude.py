@@ -93,7 +93,6 @@ def list_tools(id: Any) -> None:
     if HOW == "names":
         tools += [{"name": "x" * 81, "inputSchema": OBJECT}, {"name": "a.b", "inputSchema": OBJECT}]
         tools += [{"name": "a_b", "inputSchema": OBJECT}, {"name": "a.b", "inputSchema": OBJECT}]
-        tools += [{"name": "free", "inputSchema": {}}]
     say(id=id, result={"tools": tools, "resultType": "complete", "ttlMs": 0, "cacheScope": "public"})
 
 
