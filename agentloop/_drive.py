@@ -10,7 +10,8 @@ from typing import Any
 from agentloop import _decide as steps
 from agentloop._ask import ask
 from agentloop._decide import Limits, Stop, decide
-from agentloop._execute import Batch, hook_answer, hook_event
+from agentloop._execute import Batch
+from agentloop._hooks import hook_answer, hook_event
 from agentloop._host import Waiter, close_shielded
 from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop.config import CompactionState, Config, HookAnswer, ToolSource

@@ -8,37 +8,33 @@ only while the consumer waits for more (`Core.at_rest`).
 from __future__ import annotations
 
 import logging
-import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import anyio
-import attrs
 
-from agentloop._host import Job, in_thread, was_cancelled
+from agentloop._hooks import hook_answer, hook_event
+from agentloop._host import Job, in_thread
+from agentloop._outcome import Call, Cause, Outcome, Raised, not_stopped, outcome_of, with_answer
 from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop._sink import Sink
-from agentloop._values import MAX_INTEGER_BITS, frozen, thaw_json, valid_text
+from agentloop._values import thaw_json
 from agentloop.abort import AbortSignal
 from agentloop.config import Block, HookAnswer
 from agentloop.errors import ABORTED_CALL_CODES, InvalidArguments, StopReason
 from agentloop.events import (
     ApprovalDecision,
     ApprovalRequest,
-    Hook,
     MessageEnd,
     MessageStart,
     ToolExecutionEnd,
     ToolExecutionStart,
 )
 from agentloop.messages import Text, ToolCall, ToolResult, ToolResultMessage
-from agentloop.tools import NO_OUTPUT, PreparedCall, Tool, ToolContext, ToolInvocation, as_result, error_text
+from agentloop.tools import Tool, ToolContext, ToolInvocation, error_text
 
 log = logging.getLogger("agentloop")
-
-Cause = Literal["abort", "deadline", "timeout", "interrupt"]
-"""What stops a running call."""
 
 _BUSY = ("starting", "running", "returned", "after")
 
@@ -49,75 +45,16 @@ _CUT_OFF = {
 }
 
 
-@frozen
-class _Raised:
-    """What a sync tool raised in its thread, carried out of it (a StopIteration cannot be raised in a coroutine)."""
-
-    error: BaseException
-
-
-class _Call:
-    """One call on its way."""
-
-    __slots__ = (
-        "_invocation", "call", "cancelled", "cause", "job", "prepared", "sink", "stage", "timeout", "tool", "value",
-    )  # fmt: skip
-
-    def __init__(self, call: ToolCall) -> None:
-        self.call = call
-        self.tool: Tool | None = None
-        self.prepared: PreparedCall | None = None
-        self._invocation: ToolInvocation | None = None
-        self.stage: Literal["new", "asking", "asked", "ready", "starting", "running", "returned", "after", "ended"] = (
-            "new"
-        )
-        self.job: Job | None = None
-        self.sink: Sink | None = None
-        self.cause: Cause | None = None
-        self.cancelled = False
-        self.timeout: float | None = None
-        self.value: _Outcome | None = None
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """Of this call's timer for stopping."""
-        return ("stop", id(self))
-
-    @property
-    def invocation(self) -> ToolInvocation:
-        """What callbacks are told of it, made when the first one is; with a copy of the arguments of their own."""
-        made = self._invocation
-        if made is None:
-            assert self.prepared is not None and self.tool is not None
-            arguments = thaw_json(self.prepared.arguments)
-            made = self._invocation = ToolInvocation(self.call.id, self.call.name, arguments, self.tool)
-        return made
-
-    @property
-    def text(self) -> str:
-        """The arguments as its start shows them."""
-        return self.call.arguments if self.prepared is None else self.prepared.text
-
-
-@frozen
-class _Outcome:
-    """How a call ended."""
-
-    result: ToolResult
-    error_code: str | None = None
-    stop_reason: StopReason = "completed"
-
-
 class Batch:
     """The calls of one reply. `run` executes them, `refuse_all` answers them without."""
 
     def __init__(self, core: Core, calls: Sequence[ToolCall]) -> None:
         self.core = core
-        self.calls = [_Call(call) for call in calls]
+        self.calls = [Call(call) for call in calls]
         self.next_result = 0
-        self.ready: deque[_Call] = deque()
-        self.active: list[_Call] = []  # begun and not ended
-        self.returned: deque[_Call] = deque()
+        self.ready: deque[Call] = deque()
+        self.active: list[Call] = []  # begun and not ended
+        self.returned: deque[Call] = deque()
         self.interrupted = False
         self.watcher: Job | None = None
         self.limiter: anyio.CapacityLimiter | None = None
@@ -150,7 +87,7 @@ class Batch:
 
     # ------------------------------------------------------------ admission: steps 1 to 5
 
-    async def _admit(self, call: _Call) -> None:
+    async def _admit(self, call: Call) -> None:
         core = self.core
         config = core.config
         if config.tool_execution == "sequential":
@@ -180,7 +117,7 @@ class Batch:
         if config.approval_order == "one_at_a_time" or call.stage == "ready":
             await core.until(lambda: call.stage not in ("asking", "asked", "ready"))
 
-    def _prepare(self, call: _Call) -> bool:
+    def _prepare(self, call: Call) -> bool:
         """Step 1: find the tool, validate."""
         tools = self.core.tools
         call.tool = tool = tools.get(call.call.name)
@@ -190,7 +127,7 @@ class Batch:
             return False
         return self._validate(call, tool, call.call.arguments)
 
-    def _validate(self, call: _Call, tool: Tool, arguments: str | dict[str, Any]) -> bool:
+    def _validate(self, call: Call, tool: Tool, arguments: str | dict[str, Any]) -> bool:
         try:
             prepared = tool.prepare(arguments)
         except InvalidArguments as error:
@@ -199,7 +136,7 @@ class Batch:
         call.prepared, call._invocation = prepared, None
         return True
 
-    def _may_begin(self, call: _Call) -> bool:
+    def _may_begin(self, call: Call) -> bool:
         assert call.tool is not None
         if self.core.look():
             self._refuse(call, "aborted", self._stopped_text())
@@ -209,7 +146,7 @@ class Batch:
             return True
         return False
 
-    async def _before(self, call: _Call) -> bool:
+    async def _before(self, call: Call) -> bool:
         """Step 2. False: the call has ended."""
         hook = self.core.config.before_tool_call
         assert call.tool is not None and hook is not None
@@ -230,7 +167,7 @@ class Batch:
             self._refuse(call, "blocked", f"before_tool_call: expected None, a Block or a dict, got {got}")
         return False
 
-    async def _hooks(self, call: _Call) -> bool:
+    async def _hooks(self, call: Call) -> bool:
         """Step 3, and what a policy says. Whether approval is still to be asked; the call may have ended."""
         core = self.core
         decision, name, reason, failed = None, "", None, False
@@ -260,7 +197,7 @@ class Batch:
             return True
         return False
 
-    async def _policy(self, call: _Call) -> Any:
+    async def _policy(self, call: Call) -> Any:
         """What the policy of `approve` says before anybody is asked; None: it leaves the question open, or there is none.
 
         It sees its own copy of what would run, whatever a hook did to the one that it was given. One that fails forbids.
@@ -281,7 +218,7 @@ class Batch:
             return "forbidden"
         return verdict
 
-    def _decide(self, call: _Call, decision: Any, text: str | None = None) -> None:
+    def _decide(self, call: Call, decision: Any, text: str | None = None) -> None:
         """Step 4 is over: tell, and act on it."""
         if decision not in ("allow", "deny", "forbidden"):
             log.error("approve: expected 'allow', 'deny' or 'forbidden', got %r; the call is denied", decision)
@@ -294,7 +231,7 @@ class Batch:
         else:
             self._refuse(call, "forbidden", "Tool call denied by policy.")
 
-    def _permit(self, call: _Call) -> None:
+    def _permit(self, call: Call) -> None:
         if call.stage in ("new", "asked"):
             call.stage = "ready"
             self.ready.append(call)
@@ -339,7 +276,7 @@ class Batch:
             elif call.stage == "returned" and self.core.config.after_tool_call is not None:
                 self._after(call)
 
-    def _question(self, call: _Call) -> None:
+    def _question(self, call: Call) -> None:
         core, config = self.core, self.core.config
         call.stage = "asked"
         if config.approval_timeout is not None:
@@ -349,7 +286,7 @@ class Batch:
             call, config.approve, (ApprovalRequest(call.call.id, call.call.name, call.text),), self._answered
         )
 
-    def _callback(self, call: _Call, function: Any, args: tuple[Any, ...], done: Any) -> None:
+    def _callback(self, call: Call, function: Any, args: tuple[Any, ...], done: Any) -> None:
         """Call the caller's code; `done(call, value, error)` follows, at once or when its job is over."""
         try:
             value = self.core.guard(function, *args)
@@ -361,7 +298,7 @@ class Batch:
         else:
             done(call, value, None)
 
-    def _answered(self, call: _Call, decision: Any, error: BaseException | None) -> None:
+    def _answered(self, call: Call, decision: Any, error: BaseException | None) -> None:
         if call.stage != "asked":  # too late: timed out or aborted
             return
         self.core.clear_timer(call.key)
@@ -370,7 +307,7 @@ class Batch:
             decision = "deny"
         self._decide(call, decision)
 
-    def _launch(self, call: _Call) -> None:
+    def _launch(self, call: Call) -> None:
         """Step 6: run the tool."""
         core, tool = self.core, call.tool
         assert tool is not None
@@ -382,7 +319,7 @@ class Batch:
         self._watch_steering()
         call.job = core.spawn(lambda: self._body(call), lambda job: self._over(call), f"tool {tool.name}")
 
-    async def _body(self, call: _Call) -> Any:
+    async def _body(self, call: Call) -> Any:
         tool, sink, prepared = call.tool, call.sink, call.prepared
         assert tool is not None and sink is not None and prepared is not None
         run = prepared.bind(ToolContext(call.call.id, call.call.name, sink.signal, sink))
@@ -395,14 +332,14 @@ class Batch:
             try:
                 return run()
             except BaseException as error:
-                return _Raised(error)
+                return Raised(error)
 
         if self.limiter is None:
             self.limiter = anyio.CapacityLimiter(40)
         value = await in_thread(caught, self.limiter)
         return await value if hasattr(type(value), "__await__") else value
 
-    def _over(self, call: _Call) -> None:
+    def _over(self, call: Call) -> None:
         assert call.sink is not None
         call.sink.closed = True
         if call.stage == "running":
@@ -414,7 +351,7 @@ class Batch:
             return
         self.watcher = self.core.spawn(lambda: _awaited(wait), self._steering)
 
-    def _known(self) -> list[_Call]:
+    def _known(self) -> list[Call]:
         for call in self.calls:
             if call.tool is None:
                 call.tool = self.core.tools.get(call.call.name)
@@ -447,7 +384,7 @@ class Batch:
                     self.core.host.cancel(call.job)
                 self._refuse(call, "aborted", self._stopped_text())
 
-    def _stop(self, call: _Call, cause: Cause) -> None:
+    def _stop(self, call: Call, cause: Cause) -> None:
         """Ask a running call to stop; cancel it after the grace, at once if it does not look."""
         core, tool, job, sink = self.core, call.tool, call.job, call.sink
         assert tool is not None and job is not None and sink is not None
@@ -470,7 +407,7 @@ class Batch:
             elif call.stage == "running" and (call.cause or call.timeout is not None) and self.core.expired(call.key):
                 self._too_long(call)
 
-    def _too_long(self, call: _Call) -> None:
+    def _too_long(self, call: Call) -> None:
         core, tool, job = self.core, call.tool, call.job
         assert tool is not None and job is not None
         if call.cause is None:
@@ -484,7 +421,7 @@ class Batch:
             call.sink.closed = True
             core.host.cancel(job)  # a thread's job; a task's was cancelled before
             core.give_up(job)
-            self._settle(call, self._not_stopped(call))
+            self._settle(call, not_stopped(call))
 
     def _stopped_text(self) -> str:
         stop = self.core.outcomes.stop
@@ -493,84 +430,25 @@ class Batch:
 
     # ------------------------------------------------------------ what came of it
 
-    def _returned(self, call: _Call) -> None:
+    def _returned(self, call: Call) -> None:
         """The tool's job is over: make its result, and have the hook look at it."""
         if call.stage == "running":
             self.core.clear_timer(call.key)
-            self._settle(call, self._outcome(call))
+            self._settle(call, outcome_of(call, self.core.outcomes.stop))
 
-    def _settle(self, call: _Call, outcome: _Outcome) -> None:
+    def _settle(self, call: Call, outcome: Outcome) -> None:
         call.value = outcome
         call.stage = "returned"
         if self.core.config.after_tool_call is None or self.core.look():
             self._end(call)
 
-    def _outcome(self, call: _Call) -> _Outcome:
-        job = call.job
-        assert job is not None
-        error: BaseException | None = job.value.error if isinstance(job.value, _Raised) else job.error
-        if error is None:
-            return self._value(call, job.value)
-        if was_cancelled(error):
-            if job.cancel_requested:
-                return self._cut(call)
-            error = RuntimeError("the tool was cancelled from inside")
-        if call.cause == "timeout":
-            return self._noted(call, f"{_timeout_text(call)}\n{error_text(error)}", "tool_timeout")
-        log.debug("tool %s raised", call.call.name, exc_info=error)
-        aborted = call.cause in ("abort", "deadline")
-        return self._noted(call, error_text(error), "aborted" if aborted else "tool_error")
-
-    def _value(self, call: _Call, value: Any) -> _Outcome:
-        """A value came back, in time."""
-        sink = call.sink
-        assert sink is not None
-        result = sink.merge(as_result(value))
-        is_error = result.is_error or call.cause == "timeout"
-        if not _says_something(result):
-            text = (
-                (_timeout_text(call) if call.cause == "timeout" else "The tool failed without saying why.")
-                if is_error
-                else NO_OUTPUT
-            )
-            said = result.content if sink.streamed else ()  # what is there is blank; what was streamed stays
-            result = attrs.evolve(result, content=(*said, Text(sink.note(text))))
-        if result.is_error is not is_error:
-            result = attrs.evolve(result, is_error=is_error)
-        if call.cause in ("abort", "deadline"):
-            return _Outcome(result, "aborted", "aborted")
-        if call.cause == "timeout":
-            return _Outcome(result, "tool_timeout", "fatal")
-        return _Outcome(result, "tool_error", "fatal") if is_error else _Outcome(result)
-
-    def _cut(self, call: _Call) -> _Outcome:
-        """It was cancelled, and stopped."""
-        if call.cause == "timeout":
-            return self._noted(call, _timeout_text(call), "tool_timeout")
-        if call.cause == "interrupt":
-            return self._noted(call, "Stopped waiting: a new message from the user is there.", "aborted")
-        stop = self.core.outcomes.stop
-        why = f": {stop.error_message}" if stop is not None and stop.error_message else "."
-        return self._noted(call, f"The tool was aborted{why}", "aborted")
-
-    def _not_stopped(self, call: _Call) -> _Outcome:
-        outcome = self._noted(call, "The tool did not stop when it was told to; its outcome is unknown.", "not_stopped")
-        return attrs.evolve(outcome, stop_reason="fatal" if call.cause == "timeout" else "aborted")
-
-    def _noted(self, call: _Call, text: str, code: str) -> _Outcome:
-        """An error result: the output so far, then the words as a last delta."""
-        sink = call.sink
-        assert sink is not None
-        result = ToolResult((Text(sink.with_note(text)),), is_error=True)
-        return _Outcome(result, code, "aborted" if code in ABORTED_CALL_CODES else "fatal")
-
-    def _after(self, call: _Call) -> None:
+    def _after(self, call: Call) -> None:
         """Step 7."""
         assert call.value is not None
         call.stage = "after"
         self._callback(call, self.core.config.after_tool_call, (call.invocation, call.value.result), self._replaced)
 
-    def _replaced(self, call: _Call, answer: Any, error: BaseException | None) -> None:
+    def _replaced(self, call: Call, answer: Any, error: BaseException | None) -> None:
         outcome = call.value
         if call.stage != "after" or outcome is None:
             return
@@ -578,28 +456,28 @@ class Batch:
             error = TypeError(f"after_tool_call: expected a ToolResult or None, got {type(answer).__name__}")
         if error is not None:
             log.error("after_tool_call failed; the call's result is an error", exc_info=error)
-            call.value = _Outcome(ToolResult((Text(error_text(error)),), is_error=True), "tool_error", "fatal")
+            call.value = Outcome(ToolResult((Text(error_text(error)),), is_error=True), "tool_error", "fatal")
         elif answer is not None:
-            call.value = _with_answer(outcome, answer)
+            call.value = with_answer(outcome, answer)
         self._end(call)
 
-    def _end(self, call: _Call) -> None:
+    def _end(self, call: Call) -> None:
         """Step 8."""
         assert call.value is not None
         if call.stage == "after" and call.job is not None and not call.job.done:
             self.core.host.cancel(call.job)
         self._emit_end(call, call.value)
 
-    def _refuse(self, call: _Call, code: str, text: str, terminate: bool = False) -> None:
+    def _refuse(self, call: Call, code: str, text: str, terminate: bool = False) -> None:
         """End a call that does not run."""
         core = self.core
         if call.stage not in ("starting", "running"):
             core.emit(ToolExecutionStart(call.call.id, call.call.name, call.text))
         stop: StopReason = "aborted" if code in ABORTED_CALL_CODES else "fatal"
         result = ToolResult((Text(text if text.strip() else code),), is_error=True, terminate=terminate)
-        self._emit_end(call, _Outcome(result, code, stop))
+        self._emit_end(call, Outcome(result, code, stop))
 
-    def _emit_end(self, call: _Call, outcome: _Outcome) -> None:
+    def _emit_end(self, call: Call, outcome: Outcome) -> None:
         call.value, call.stage = outcome, "ended"
         if call in self.active:
             self.active.remove(call)
@@ -637,66 +515,6 @@ class Batch:
             core.emit(MessageEnd(message))
 
 
-def hook_answer(value: Any) -> HookAnswer | None:
-    """What a hook said; None: nothing. Raises `CallbackFailed` for what is no answer."""
-    if value is None:
-        return None
-    if not isinstance(value, HookAnswer):
-        raise CallbackFailed(TypeError(f"expected a HookAnswer or None, got {type(value).__name__}"))
-    for field in ("reason", "message"):
-        text = getattr(value, field)
-        if text is not None and not isinstance(text, str):
-            raise CallbackFailed(TypeError(f"{field}: expected a text or None, got {type(text).__name__}"))
-    said = any(field is not None for field in (value.decision, value.reason, value.message, value.output))
-    return value if said else None
-
-
-_HOOK_DECISIONS = {"pre_tool_use": ("allow", "deny"), "stop": ("continue", "stop")}
-
-
-def hook_event(kind: Any, name: str, answer: HookAnswer, call_id: str | None = None) -> Hook:
-    """The event of a hook's answer: decisions that such a hook has not are dropped, of its output only scalars are kept."""
-    decision: Any = answer.decision if answer.decision in _HOOK_DECISIONS.get(kind, ()) else None
-    output = {key: value for key, value in _items(answer.output) if type(key) is str and _is_scalar(value)}
-    reason = None if answer.reason is None else valid_text(answer.reason)
-    return Hook(kind, name, decision, reason, output, call_id)
-
-
-def _items(output: Any) -> list[tuple[Any, Any]]:
-    return list(output.items()) if isinstance(output, Mapping) else []
-
-
-def _is_scalar(value: Any) -> bool:
-    """Whether a JSON number, text, truth value or null, as it can be written."""
-    if type(value) is int:
-        return value.bit_length() <= MAX_INTEGER_BITS
-    return value is None or type(value) in (str, bool) or (type(value) is float and math.isfinite(value))
-
-
 async def _awaited(function: Any) -> Any:
     value = function()
     return await value if hasattr(type(value), "__await__") else value
-
-
-def _timeout_text(call: _Call) -> str:
-    return f"The tool timed out after {call.timeout:g} s." if call.timeout is not None else "The tool timed out."
-
-
-def _says_something(result: ToolResult) -> bool:
-    """Whether a result has content; of an error, text that is not blank."""
-    for block in result.content:
-        if not isinstance(block, Text) or (block.text.strip() if result.is_error else block.text):
-            return True
-    return False
-
-
-def _with_answer(outcome: _Outcome, answer: ToolResult) -> _Outcome:
-    """The result after the hook: its content, details, `is_error`, `terminate`; the rest stays."""
-    if not _says_something(answer):
-        text = "The tool failed without saying why." if answer.is_error else NO_OUTPUT
-        answer = attrs.evolve(answer, content=(Text(text),))
-    if not answer.is_error:
-        return _Outcome(answer)
-    if outcome.result.is_error:
-        return attrs.evolve(outcome, result=answer)
-    return _Outcome(answer, "tool_error", "fatal")

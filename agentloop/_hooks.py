@@ -1,0 +1,48 @@
+"""What a hook may answer, and the event that tells of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from agentloop._run import CallbackFailed
+from agentloop._values import MAX_INTEGER_BITS, valid_text
+from agentloop.config import HookAnswer
+from agentloop.events import Hook
+
+
+def hook_answer(value: Any) -> HookAnswer | None:
+    """What a hook said; None: nothing. Raises `CallbackFailed` for what is no answer."""
+    if value is None:
+        return None
+    if not isinstance(value, HookAnswer):
+        raise CallbackFailed(TypeError(f"expected a HookAnswer or None, got {type(value).__name__}"))
+    for field in ("reason", "message"):
+        text = getattr(value, field)
+        if text is not None and not isinstance(text, str):
+            raise CallbackFailed(TypeError(f"{field}: expected a text or None, got {type(text).__name__}"))
+    said = any(field is not None for field in (value.decision, value.reason, value.message, value.output))
+    return value if said else None
+
+
+_HOOK_DECISIONS = {"pre_tool_use": ("allow", "deny"), "stop": ("continue", "stop")}
+
+
+def hook_event(kind: Any, name: str, answer: HookAnswer, call_id: str | None = None) -> Hook:
+    """The event of a hook's answer: decisions that such a hook has not are dropped, of its output only scalars are kept."""
+    decision: Any = answer.decision if answer.decision in _HOOK_DECISIONS.get(kind, ()) else None
+    output = {key: value for key, value in _items(answer.output) if type(key) is str and _is_scalar(value)}
+    reason = None if answer.reason is None else valid_text(answer.reason)
+    return Hook(kind, name, decision, reason, output, call_id)
+
+
+def _items(output: Any) -> list[tuple[Any, Any]]:
+    return list(output.items()) if isinstance(output, Mapping) else []
+
+
+def _is_scalar(value: Any) -> bool:
+    """Whether a JSON number, text, truth value or null, as it can be written."""
+    if type(value) is int:
+        return value.bit_length() <= MAX_INTEGER_BITS
+    return value is None or type(value) in (str, bool) or (type(value) is float and math.isfinite(value))

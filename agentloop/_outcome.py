@@ -1,0 +1,169 @@
+"""One call on its way, and what came of it: the result, its error code, its stop reason."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal
+
+import attrs
+
+from agentloop._decide import Stop
+from agentloop._host import Job, was_cancelled
+from agentloop._sink import Sink
+from agentloop._values import frozen, thaw_json
+from agentloop.errors import ABORTED_CALL_CODES, StopReason
+from agentloop.messages import Text, ToolCall, ToolResult
+from agentloop.tools import NO_OUTPUT, PreparedCall, Tool, ToolInvocation, as_result, error_text
+
+log = logging.getLogger("agentloop")
+
+Cause = Literal["abort", "deadline", "timeout", "interrupt"]
+"""What stops a running call."""
+
+
+@frozen
+class Raised:
+    """What a sync tool raised in its thread, carried out of it (a StopIteration cannot be raised in a coroutine)."""
+
+    error: BaseException
+
+
+class Call:
+    """One call on its way."""
+
+    __slots__ = (
+        "_invocation", "call", "cancelled", "cause", "job", "prepared", "sink", "stage", "timeout", "tool", "value",
+    )  # fmt: skip
+
+    def __init__(self, call: ToolCall) -> None:
+        self.call = call
+        self.tool: Tool | None = None
+        self.prepared: PreparedCall | None = None
+        self._invocation: ToolInvocation | None = None
+        self.stage: Literal["new", "asking", "asked", "ready", "starting", "running", "returned", "after", "ended"] = (
+            "new"
+        )
+        self.job: Job | None = None
+        self.sink: Sink | None = None
+        self.cause: Cause | None = None
+        self.cancelled = False
+        self.timeout: float | None = None
+        self.value: Outcome | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Of this call's timer for stopping."""
+        return ("stop", id(self))
+
+    @property
+    def invocation(self) -> ToolInvocation:
+        """What callbacks are told of it, made when the first one is; with a copy of the arguments of their own."""
+        made = self._invocation
+        if made is None:
+            assert self.prepared is not None and self.tool is not None
+            arguments = thaw_json(self.prepared.arguments)
+            made = self._invocation = ToolInvocation(self.call.id, self.call.name, arguments, self.tool)
+        return made
+
+    @property
+    def text(self) -> str:
+        """The arguments as its start shows them."""
+        return self.call.arguments if self.prepared is None else self.prepared.text
+
+
+@frozen
+class Outcome:
+    """How a call ended."""
+
+    result: ToolResult
+    error_code: str | None = None
+    stop_reason: StopReason = "completed"
+
+
+def outcome_of(call: Call, stop: Stop | None) -> Outcome:
+    """What came of a tool whose job is over."""
+    job = call.job
+    assert job is not None
+    error: BaseException | None = job.value.error if isinstance(job.value, Raised) else job.error
+    if error is None:
+        return _value(call, job.value)
+    if was_cancelled(error):
+        if job.cancel_requested:
+            return _cut(call, stop)
+        error = RuntimeError("the tool was cancelled from inside")
+    if call.cause == "timeout":
+        return _noted(call, f"{_timeout_text(call)}\n{error_text(error)}", "tool_timeout")
+    log.debug("tool %s raised", call.call.name, exc_info=error)
+    aborted = call.cause in ("abort", "deadline")
+    return _noted(call, error_text(error), "aborted" if aborted else "tool_error")
+
+
+def _value(call: Call, value: Any) -> Outcome:
+    """A value came back, in time."""
+    sink = call.sink
+    assert sink is not None
+    result = sink.merge(as_result(value))
+    is_error = result.is_error or call.cause == "timeout"
+    if not _says_something(result):
+        text = (
+            (_timeout_text(call) if call.cause == "timeout" else "The tool failed without saying why.")
+            if is_error
+            else NO_OUTPUT
+        )
+        said = result.content if sink.streamed else ()  # what is there is blank; what was streamed stays
+        result = attrs.evolve(result, content=(*said, Text(sink.note(text))))
+    if result.is_error is not is_error:
+        result = attrs.evolve(result, is_error=is_error)
+    if call.cause in ("abort", "deadline"):
+        return Outcome(result, "aborted", "aborted")
+    if call.cause == "timeout":
+        return Outcome(result, "tool_timeout", "fatal")
+    return Outcome(result, "tool_error", "fatal") if is_error else Outcome(result)
+
+
+def _cut(call: Call, stop: Stop | None) -> Outcome:
+    """It was cancelled, and stopped."""
+    if call.cause == "timeout":
+        return _noted(call, _timeout_text(call), "tool_timeout")
+    if call.cause == "interrupt":
+        return _noted(call, "Stopped waiting: a new message from the user is there.", "aborted")
+    why = f": {stop.error_message}" if stop is not None and stop.error_message else "."
+    return _noted(call, f"The tool was aborted{why}", "aborted")
+
+
+def not_stopped(call: Call) -> Outcome:
+    """What is said of a tool that is left to itself."""
+    outcome = _noted(call, "The tool did not stop when it was told to; its outcome is unknown.", "not_stopped")
+    return attrs.evolve(outcome, stop_reason="fatal" if call.cause == "timeout" else "aborted")
+
+
+def _noted(call: Call, text: str, code: str) -> Outcome:
+    """An error result: the output so far, then the words as a last delta."""
+    sink = call.sink
+    assert sink is not None
+    result = ToolResult((Text(sink.with_note(text)),), is_error=True)
+    return Outcome(result, code, "aborted" if code in ABORTED_CALL_CODES else "fatal")
+
+
+def _timeout_text(call: Call) -> str:
+    return f"The tool timed out after {call.timeout:g} s." if call.timeout is not None else "The tool timed out."
+
+
+def _says_something(result: ToolResult) -> bool:
+    """Whether a result has content; of an error, text that is not blank."""
+    for block in result.content:
+        if not isinstance(block, Text) or (block.text.strip() if result.is_error else block.text):
+            return True
+    return False
+
+
+def with_answer(outcome: Outcome, answer: ToolResult) -> Outcome:
+    """The result after the hook: its content, details, `is_error`, `terminate`; the rest stays."""
+    if not _says_something(answer):
+        text = "The tool failed without saying why." if answer.is_error else NO_OUTPUT
+        answer = attrs.evolve(answer, content=(Text(text),))
+    if not answer.is_error:
+        return Outcome(answer)
+    if outcome.result.is_error:
+        return attrs.evolve(outcome, result=answer)
+    return Outcome(answer, "tool_error", "fatal")
