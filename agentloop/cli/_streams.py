@@ -6,7 +6,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol, TextIO
 
 from agentloop.cli._text import safe
@@ -90,6 +91,14 @@ class Drawing(Protocol):
         """Say how the run ended."""
         ...
 
+    def pause(self) -> None:
+        """Leave the terminal to somebody else."""
+        ...
+
+    def go_on(self) -> None:
+        """Draw again."""
+        ...
+
 
 class ScreenPrinter:
     """A view and its drawing. Times are those of the clock, or as they are given, for a run of another time."""
@@ -122,6 +131,16 @@ class ScreenPrinter:
         self._drawing.close(self.view, time.monotonic() if self.now is None else self.now)
         self._output.flush()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A block in which nothing is drawn: somebody else writes to the terminal."""
+        self._drawing.pause()
+        self._output.flush()
+        try:
+            yield
+        finally:
+            self._drawing.go_on()
+
 
 class JsonPrinter:
     """Every record of the stream as a line of JSON."""
@@ -146,6 +165,10 @@ class JsonPrinter:
 
     def close(self) -> None:
         """The records have said everything."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Records and questions do not meet: these go to standard error."""
+        return nullcontext()
 
 
 def _is_live(stream: TextIO) -> bool:

@@ -55,6 +55,13 @@ class PlainPrinter:
             self._note(f"{failure}\n")
         self._note(f"{summary_words(view, now, self._prices)}\n")
 
+    def pause(self) -> None:
+        """Somebody else writes: end the line."""
+        self._end_line()
+
+    def go_on(self) -> None:
+        """Nothing was held back."""
+
     def _change(self, view: View, change: Change, now: float) -> None:
         item = change.item
         match item:

@@ -16,6 +16,7 @@ import anyio
 
 from agentloop.abort import AbortSignal
 from agentloop.cli import UsageError
+from agentloop.cli._approve import add_approve_argument, choose_approval
 from agentloop.cli._interrupt import interrupts
 from agentloop.cli._leave import Fuse, LastResort
 from agentloop.cli._mcp import add_mcp_arguments, mcp_source
@@ -71,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-default-tools", action="store_true", help="do not offer the example tools")
     add_mcp_arguments(parser)
+    add_approve_argument(parser)
     parser.add_argument("--max-turns", type=_at_least_one, metavar="N", help="end after this many turns")
     parser.add_argument("--deadline", type=_seconds, metavar="SECONDS", help="end after this time")
     parser.add_argument(
@@ -92,14 +94,15 @@ def main(arguments: argparse.Namespace) -> int:
     abort = AbortSignal()
     model = choose_model(arguments.model, arguments.base_url, pace=_PACE if output.live and not arguments.json else 0.0)
     tools = choose_tools(arguments.tools, examples=not arguments.no_default_tools)
+    printer = output.printer(as_json=arguments.json, prices=arguments.prices)
     config = Config(
         model=model,
+        approve=choose_approval(arguments.approve, output, printer, as_json=arguments.json),
         abort=abort,
         max_turns=arguments.max_turns,
         deadline=arguments.deadline,
         tool_source=mcp_source(arguments.mcp, arguments.mcp_config),
     )
-    printer = output.printer(as_json=arguments.json, prices=arguments.prices)
     if arguments.model == "offline" and not arguments.json:
         output.remark("offline model: fixed rules, no language model (--model chooses another)")
     events = agent_loop([user(prompt)], Context(arguments.system, tools=tools), config)

@@ -62,6 +62,7 @@ class TerminalPrinter:
         self._bubble: Bubble | None = None
         self._line = ""  # of the open bubble: what is not final yet
         self._printed: set[int] = set()  # keys of bubbles of which something is final
+        self._paused = False
 
     # ------------------------------------------------------------ what a run does
 
@@ -74,7 +75,7 @@ class TerminalPrinter:
 
     def tick(self, view: View, now: float) -> None:
         """Draw what moves by itself: spinner, times, countdown. Cheap when it is too early for that."""
-        if self._drawn_at is None or now - self._drawn_at >= _FRAME:
+        if not self._paused and (self._drawn_at is None or now - self._drawn_at >= _FRAME):
             self._drawn_at = now
             self._draw(self._area(view, now))
 
@@ -87,6 +88,16 @@ class TerminalPrinter:
         self._print(summary_words(view, now, self._prices), "dim")
         self._draw([])
         self._write(SHOW_CURSOR)
+
+    def pause(self) -> None:
+        """Clear the area and leave the terminal to somebody else; what becomes final meanwhile is printed afterwards."""
+        self._draw([])
+        self._write(SHOW_CURSOR)
+        self._paused = True
+
+    def go_on(self) -> None:
+        """Draw again, from the next tick on."""
+        self._paused = False
 
     def _change(self, change: Change, now: float) -> None:
         match change.item:
