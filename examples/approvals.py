@@ -1,9 +1,15 @@
-"""Approvals: each call is asked about before it runs; a denied one gets an error result that the model sees."""
+"""Approvals: a policy decides what it can, a person is asked about the rest, and what is denied becomes an error result."""
 
 import asyncio
 
-from agentloop import ApprovalDecision, ApprovalRequest, Config, Context, Decision, ToolExecutionEnd, agent_loop, tool
+from agentloop import ApprovalDecision, Config, Context, ToolExecutionEnd, agent_loop, tool
+from agentloop.approval import Approvals, Condition, Policy, Question, Rule
 from agentloop.testing import ScriptedModel, call
+
+RULES = [
+    Rule("allow", tools="delete", where=[Condition("path", within="tmp")]),
+    Rule("forbid", where=[Condition("path", glob="*.key")], reason="keys are never touched"),
+]
 
 
 @tool
@@ -12,20 +18,20 @@ async def delete(path: str) -> str:
     return f"deleted {path}"
 
 
-async def approve(request: ApprovalRequest) -> Decision:
-    """Allow what is in tmp/; a person could be asked here."""
-    return "allow" if '"tmp/' in request.arguments else "deny"
+def ask(question: Question) -> None:
+    """A person would see this and answer later, from anywhere: `approvals.pending`, `approvals.answer`."""
+    print(f"may {question.tool_name} run with {question.arguments}?")
+    approvals.answer(question, "deny")
+
+
+approvals = Approvals(Policy(RULES, default="ask"), on_question=ask)
 
 
 async def main() -> None:
-    calls = [call("delete", {"path": "tmp/a"}), call("delete", {"path": "home"})]
-    model = ScriptedModel([calls, "Done."])
-    async for event in agent_loop("Clean up.", Context(tools=[delete]), Config(model=model, approve=approve)):
-        match event:
-            case ApprovalDecision(decision=decision, tool_call_id=id):
-                print(f"{id}: {decision}")
-            case ToolExecutionEnd(tool_call_id=id, result=result, error_code=code):
-                print(f"{id} ended ({code}): {result.text}")
+    model = ScriptedModel([[call("delete", {"path": path}) for path in ("tmp/a", "tmp/b.key", "home")], "Done."])
+    async for event in agent_loop("Clean up.", Context(tools=[delete]), Config(model=model, approve=approvals)):
+        if isinstance(event, ApprovalDecision | ToolExecutionEnd):
+            print(event.decision if isinstance(event, ApprovalDecision) else f"  {event.result.text}")
 
 
 asyncio.run(main())

@@ -11,10 +11,11 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 
 SAYS = {
-    "approvals": "call_1 ended (None): deleted tmp/a",
+    "approvals": 'may delete run with {"path":"home"}?',
     "compaction": "messages of each request: [1, 4, 1]",
     "custom_message": "the model saw: ['user']",
     "custom_transport": "You said: good morning",
+    "hooks": "tests: continue (not tested)",
     "first_run": "[shout: HELLO]",
     "httpx2_transport": "It is 5.",
     "mcp_tools": "shop__price: 2.5",
