@@ -24,20 +24,16 @@ def remind(prompt: UserMessage) -> HookAnswer:
 
 def tested(end: TurnEnd) -> HookAnswer | None:
     """When the run would end: go on, with these words."""
-    return (
-        None
-        if end.message and "tests pass" in end.message.text
-        else HookAnswer("continue", "not tested", "The tests were not run.")
-    )
+    done = end.message is not None and "tests pass" in end.message.text
+    return None if done else HookAnswer("continue", "not tested", "The tests were not run.")
 
 
 async def main() -> None:
     model = ScriptedModel([[call("shell", {"command": "curl x"})], "Done.", "The tests pass."])
-    hooks = [Hooks("guard", pre_tool_use=guard), Hooks("tests", user_prompt=remind, stop=tested)]
-    async for event in agent_loop("Fix it.", Context(tools=[shell]), Config(model=model, hooks=hooks)):
+    config = Config(model=model, hooks=[Hooks("guard", guard), Hooks("tests", None, remind, tested)])
+    async for event in agent_loop("Fix it.", Context(tools=[shell]), config):
         if isinstance(event, Hook):
             print(f"{event.name}: {event.decision} ({event.reason})")
-    print(f"{len(model.requests)} requests")
 
 
 asyncio.run(main())
