@@ -275,6 +275,11 @@ class Session:
         return self._writer.file
 
     @property
+    def waits(self) -> bool:
+        """Whether a run without prompts has something to go on with."""
+        return self.pending_summary is not None or _waits(self.messages)
+
+    @property
     def is_running(self) -> bool:
         """Whether a run goes on."""
         return self._holder is not None
@@ -356,6 +361,11 @@ class Session:
         run = None if self._run is None else self._run()
         if run is not None:
             await run.aclose()
+        self.close()
+
+    def close(self) -> None:
+        """Give the session free, for synchronous code: a run that goes on is not awaited, its next record fails."""
+        self._closed = True
         self._writer.close()
 
     async def __aenter__(self) -> Self:
@@ -396,7 +406,7 @@ class Session:
     def _events(self, messages: tuple[AgentMessage, ...], approve: Approve | None, abort: AbortSignal | None) -> Any:
         conversation = self.conversation
         first = first_input(messages, summary=conversation.summary)
-        if not first and not _waits(conversation.messages):
+        if not first and not self.waits:
             raise ValueError(
                 "prompts: expected some, got none, and nothing in the conversation waits to be gone on with"
             )

@@ -13,9 +13,11 @@ from agentloop import (
     AbortSignal,
     AgentEnd,
     ApprovalDecision,
+    AssistantMessage,
     CompactionBegin,
     Hooks,
     Image,
+    MessageEnd,
     MessageUpdate,
     ModelError,
     RequestBegin,
@@ -30,6 +32,7 @@ from agentloop import (
     TraceReadError,
     TraceWriteError,
     Usage,
+    UserMessage,
     assistant,
     running,
     tool,
@@ -40,6 +43,7 @@ from agentloop.model import UsageChunk
 from agentloop.omni.carry import INTERRUPTED
 from agentloop.omni.records import (
     assistant_text,
+    event_kind,
     image_url,
     is_complete_model_message,
     is_meta,
@@ -195,6 +199,45 @@ async def test_a_call_that_had_ended_keeps_its_result(tmp_path: Path) -> None:
         assert stopped == [True]
         assert [message.text for message in session.messages[2:]] == [INTERRUPTED, "3"]
         assert [event.stop_reason async for event in session.run() if isinstance(event, AgentEnd)] == ["completed"]
+
+
+async def test_a_reply_without_its_commit_is_not_in_the_history(tmp_path: Path) -> None:
+    """Left between the end of a reply and the end of its request: the trace does not have it committed, nor has the
+    session; its call does not run."""
+    model = ScriptedModel([["Adding.", call("add", {"a": 1, "b": 2})], "So?"])
+    async with Session.create(tmp_path, model, tools=[add], session_id="s1") as session:
+        run = session.run("1 + 2?", approve=allow)
+        async for event in run:
+            if isinstance(event, MessageEnd) and isinstance(event.message, AssistantMessage):
+                break
+        await run.aclose()
+        (only,) = session.messages
+        assert isinstance(only, UserMessage) and only.text.startswith("[turn_aborted]\n  [user_input]1 + 2?")
+        assert '[tool_call name="add" id="call_1"]' in only.text
+    async with Session.open("s1", tmp_path, model) as session:
+        assert session.messages == (user("1 + 2?"),)
+
+
+async def test_the_draft_of_a_summary_is_dropped(tmp_path: Path) -> None:
+    """Left, or aborted, while a summary is written: the context stands as before, nothing of the draft is told; the next
+    run closes the compaction in the trace first."""
+    for way in ("leave", "abort"):
+        abort = AbortSignal()
+        model = ScriptedModel(["one", ["[summary]half", STALL], "two"])
+        async with Session.create(tmp_path, model, compaction=Summarize()) as session:
+            async for _ in session.run("go"):
+                pass
+            before = session.messages
+            async for event in session.compact(abort=abort):
+                if isinstance(event, MessageUpdate) and isinstance(event.delta, TextDelta):
+                    if way == "leave":
+                        break
+                    abort.abort()
+            assert (session.messages, session.pending_summary) == (before, None)
+            async for _ in session.run("on"):
+                pass
+            ends = [r["payload"] for r in session.history().records if event_kind(r) == "compaction_end"]
+            assert [end["status"] for end in ends] == [{"leave": "retryable", "abort": "aborted"}[way]]
 
 
 async def test_an_abort_is_carried_over(tmp_path: Path) -> None:

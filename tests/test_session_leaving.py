@@ -11,7 +11,7 @@ import pytest
 from conftest import BACKENDS
 from session_world import KEYS, Told, World, check_legal, options, texts_of
 
-from agentloop import AbortSignal, AgentEnd, AgentMessage, Event, ToolResultMessage, running
+from agentloop import AbortSignal, AgentEnd, AgentMessage, Event, MessageStart, ToolResultMessage, running
 from agentloop.cli.check import check_session
 from agentloop.omni.carry import INTERRUPTED
 from agentloop.omni.trace import trace_files
@@ -81,7 +81,9 @@ async def test_left_at_every_event(way: str, compacting: bool, tmp_path: Path, a
         async with Session.create(traces, world.model, tools=world.tools, session_id="s1", **given) as session:
             taken = await leave(session, world, way, events)
             ended = len(taken) < events or (isinstance(taken[-1], AgentEnd) and taken[-1].stop_reason == "completed")
-            told_of_a = "Do task A" in texts_of(session.messages) or session.pending_summary is not None
+            said = [event.message for event in taken if isinstance(event, MessageStart)]
+            told_of_a = "Do task A" in texts_of(said)
+            assert told_of_a == ("task A" in texts_of([*session.messages, *filter(None, [session.pending_summary])]))
             after_leaving = session.messages
             async for event in session.run("Do task C", approve=world.approve):
                 if isinstance(event, AgentEnd):
