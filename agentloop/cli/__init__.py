@@ -15,7 +15,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "replay": "show a recorded run as it was",
     "check": "check that recorded runs keep the protocol and the grammar",
     "diff": "compare two recorded runs, event by event",
-    "resume": "show what a recorded session gives back",
+    "resume": "show what a recorded session gives back, and go on with it",
 }
 """Subcommands, with a line each. A subcommand is the module `agentloop.cli.NAME`."""
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     chosen = given[0] if given and given[0] in COMMANDS else None
     parser = _parser(chosen)
-    parsed = parser.parse_args(given)
+    parsed = _parsed(parser, given)
     parsed.own_process = arguments is None  # then a tool that hangs need not hold up its end
     if parsed.command is None:
         parser.print_help()
@@ -57,6 +57,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _forget_stdout()
         return BROKEN_PIPE
+
+
+def _parsed(parser: argparse.ArgumentParser, given: list[str]) -> argparse.Namespace:
+    """The arguments. Words of the prompt may stand behind options too, which argparse by itself does not take."""
+    parsed, rest = parser.parse_known_args(given)
+    words = getattr(parsed, "prompt", None)
+    if rest:
+        if words is None or any(word.startswith("-") and word != "-" for word in rest):
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        words.extend(rest)
+    return parsed
 
 
 def _load(name: str) -> Command:

@@ -1,9 +1,11 @@
-"""`agentloop resume`: what a recorded session gives back.
+"""`agentloop resume`: what a recorded session gives back, and to go on with it.
 
-FILE means that file alone; an ID means the session's newest file in the folder of traces. `--json` prints one object with
-`history`, `carry_over`, `context_closed`, `pending_summary`, `session_tokens`, `last_request_total`, `session_turns`.
+FILE means that file alone; an ID means the session's newest file in the folder of traces. With a PROMPT, or `--continue`
+for what waits (calls and inputs that a crash left), the session goes on, recorded as ever. Without, it is only shown:
+`--json` prints one object with `history`, `carry_over`, `context_closed`, `pending_summary`, `session_tokens`,
+`last_request_total`, `session_turns`.
 
-Exit codes: 0 it can be read · 2 it cannot.
+Exit codes: shown, 0 · a wrong command line, or no such session, 2 · gone on with, those of `agentloop run`.
 """
 
 from __future__ import annotations
@@ -14,30 +16,48 @@ import sys
 from pathlib import Path
 
 from agentloop.cli import UsageError
+from agentloop.cli._session import add_traces_argument
 from agentloop.cli._text import counted, one_line, safe
 from agentloop.cli._words import usage_words
+from agentloop.cli.run import add_run_arguments, read_prompt, run_prompt
 from agentloop.errors import TraceReadError
-from agentloop.omni.resume import Resumed, resume_file, resume_session, to_json
-
-DEFAULT_TRACES = "traces"
+from agentloop.models.offline import OfflineModel
+from agentloop.omni.resume import Resumed, refuse, resume_file, resume_session, to_json
+from agentloop.omni.trace import TraceFile, latest_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `agentloop resume`."""
     parser.add_argument("session", metavar="FILE|ID", help="a trace file, or the id of a session")
     parser.add_argument(
-        "--traces", default=DEFAULT_TRACES, metavar="DIR", help=f"where sessions are (default: {DEFAULT_TRACES})"
+        "prompt",
+        nargs="*",
+        metavar="PROMPT",
+        help="what to ask next; - reads it from standard input; without, show only",
     )
-    parser.add_argument("--json", action="store_true", help="print what is given back as one JSON object")
+    parser.add_argument("--continue", action="store_true", dest="go_on", help="go on with what waits, without a prompt")
+    add_traces_argument(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print what is given back as one JSON object, and go on with nothing"
+    )
+    add_run_arguments(parser, model=None)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Show what the session gives back."""
+    """Show what the session gives back, or go on with it."""
     resumed = find(arguments.session, arguments.traces)
     if resumed.damage:
         print(safe(resumed.damage), file=sys.stderr)
-    print(json.dumps(to_json(resumed), ensure_ascii=False) if arguments.json else _words(resumed))
-    return 0
+    if not arguments.prompt and not arguments.go_on:
+        print(json.dumps(to_json(resumed), ensure_ascii=False) if arguments.json else _words(resumed))
+        return 0
+    if arguments.json or (arguments.prompt and arguments.go_on):
+        raise UsageError("expected one of PROMPT, --continue and --json, got two")
+    prompt = read_prompt(arguments.prompt) if arguments.prompt else None
+    arguments.session, arguments.traces = _place(arguments.session, arguments.traces)
+    arguments.model = arguments.model or _recorded_model(resumed)
+    arguments.trace = None
+    return run_prompt(arguments, prompt)
 
 
 def find(name: str, traces: str) -> Resumed:
@@ -50,6 +70,33 @@ def find(name: str, traces: str) -> Resumed:
         return resume_session(traces, name)
     except (TraceReadError, ValueError) as error:
         raise UsageError(str(error)) from None
+
+
+def _place(name: str, traces: str) -> tuple[str, str]:
+    """The session's id and its folder. A FILE must be where a session's newest file is: only that can be gone on with."""
+    path = Path(name)
+    if not path.is_file():
+        return name, traces
+    file = TraceFile.of(path.resolve())
+    if file is None:
+        raise UsageError(
+            f"{name}: expected a file DIR/DAY/SESSION_NUMBER.jsonl to go on with; this one can only be shown"
+        )
+    folder = file.path.parent.parent
+    newest = latest_file(folder, file.session_id)
+    if newest != file.path:
+        raise UsageError(f"{name}: expected the newest file of its session to go on with, which is {newest}")
+    return file.session_id, str(folder)
+
+
+def _recorded_model(resumed: Resumed) -> str:
+    """The words of `--model` for the model that the session had."""
+    try:
+        meta = refuse(resumed)["payload"]
+    except TraceReadError as error:
+        raise UsageError(str(error)) from None
+    provider = meta["provider"]
+    return "offline" if provider == OfflineModel.provider else f"{provider}:{meta['model_id']}"
 
 
 def _words(resumed: Resumed) -> str:

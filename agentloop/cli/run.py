@@ -20,16 +20,16 @@ from agentloop.cli._approve import add_approve_argument, choose_approval
 from agentloop.cli._interrupt import interrupts
 from agentloop.cli._leave import Fuse, LastResort
 from agentloop.cli._mcp import add_mcp_arguments, mcp_source
+from agentloop.cli._session import add_session_arguments, recorded
 from agentloop.cli._streams import Output
 from agentloop.cli._text import safe
-from agentloop.cli._tracing import tracing
 from agentloop.cli.choose import MODELS_HELP, choose_model, choose_tools
+from agentloop.compaction import ContextReaches, Summarize, mid_task
 from agentloop.config import Config
 from agentloop.context import Context
 from agentloop.errors import TraceWriteError
 from agentloop.events import AgentEnd, Event
-from agentloop.loop import agent_loop, running
-from agentloop.messages import user
+from agentloop.loop import running
 
 EXIT_CODES: Final = {"completed": 0, "fatal": 1, "retryable": 75, "aborted": 130}
 TRACE_FAILED: Final = 74
@@ -60,7 +60,15 @@ class Printer(Protocol):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `agentloop run`."""
     parser.add_argument("prompt", nargs="+", metavar="PROMPT", help="what to ask; - reads it from standard input")
-    parser.add_argument("--model", default="offline", metavar="MODEL", help=f"{MODELS_HELP} (default: offline)")
+    add_run_arguments(parser)
+    add_session_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print records, one JSON object a line")
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, model: str | None = "offline") -> None:
+    """What every command that runs an agent takes. `model` is the one without `--model`; None: the session's."""
+    default = "the session's" if model is None else model
+    parser.add_argument("--model", default=model, metavar="MODEL", help=f"{MODELS_HELP} (default: {default})")
     parser.add_argument("--base-url", metavar="URL", help="where the provider's API is, for servers that speak it")
     parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     parser.add_argument(
@@ -74,6 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_mcp_arguments(parser)
     add_approve_argument(parser)
     parser.add_argument("--max-turns", type=_at_least_one, metavar="N", help="end after this many turns")
+    parser.add_argument(
+        "--compact-at",
+        type=_at_least_one,
+        metavar="TOKENS",
+        help="have the conversation summarised in the middle of a task, once a request comes to this many tokens",
+    )
     parser.add_argument("--deadline", type=_seconds, metavar="SECONDS", help="end after this time")
     parser.add_argument(
         "--prices",
@@ -81,16 +95,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="IN,OUT[,CACHED]",
         help="prices of a million tokens, to show what the run costs",
     )
-    parser.add_argument("--trace", metavar="DIR", help="record the run as a session of its own in this folder")
-    parser.add_argument("--json", action="store_true", help="print records, one JSON object a line")
     parser.add_argument("--verbose", action="store_true", help="show the log on standard error")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the prompt; returns the exit code that the run's end stands for."""
+    return run_prompt(arguments, read_prompt(arguments.prompt))
+
+
+def run_prompt(arguments: argparse.Namespace, prompt: str | None) -> int:
+    """Run as the arguments say; None: on what waits in the session. Returns the exit code that the run's end stands for."""
     _set_up_log(arguments.verbose)
     output = Output()
-    prompt = _prompt(arguments.prompt)
     abort = AbortSignal()
     model = choose_model(arguments.model, arguments.base_url, pace=_PACE if output.live and not arguments.json else 0.0)
     tools = choose_tools(arguments.tools, examples=not arguments.no_default_tools)
@@ -101,15 +117,16 @@ def main(arguments: argparse.Namespace) -> int:
         abort=abort,
         max_turns=arguments.max_turns,
         deadline=arguments.deadline,
+        compaction=_compaction(arguments.compact_at),
         tool_source=mcp_source(arguments.mcp, arguments.mcp_config),
     )
     if arguments.model == "offline" and not arguments.json:
         output.remark("offline model: fixed rules, no language model (--model chooses another)")
-    events = agent_loop([user(prompt)], Context(arguments.system, tools=tools), config)
     abort.subscribe(printer.stopping)
     last_resort = LastResort(arguments.own_process)
-    with interrupts(abort, output.in_order), tracing(arguments.trace, model, arguments.system, output) as recorded:
-        code = run_to_end(recorded(events), printer, last_resort)
+    context = Context(arguments.system, tools=tools)
+    with interrupts(abort, output.in_order), recorded(arguments, config, context, output) as start:
+        code = run_to_end(start(prompt), printer, last_resort)
     return last_resort.leave(code)
 
 
@@ -155,7 +172,8 @@ def _only(error: BaseException) -> BaseException:
     return error
 
 
-def _prompt(words: list[str]) -> str:
+def read_prompt(words: list[str]) -> str:
+    """The text of PROMPT. Raises `UsageError` when there is none."""
     if words == ["-"]:
         source = getattr(sys.stdin, "buffer", None)
         text = sys.stdin.read() if source is None else source.read().decode("utf-8", "replace")
@@ -173,6 +191,11 @@ def _set_up_log(verbose: bool) -> None:
     logger.addHandler(handler)
     if verbose:
         logger.setLevel(logging.INFO)
+
+
+def _compaction(tokens: int | None) -> Summarize | None:
+    """At a run's end nobody would go on from a summary."""
+    return None if tokens is None else Summarize(when=mid_task(ContextReaches(tokens)))
 
 
 def _at_least_one(text: str) -> int:
