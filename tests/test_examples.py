@@ -22,6 +22,7 @@ SAYS = {
     "record_and_resume": "['user: My colour is blue.', 'assistant: Noted: blue.']",
     "records_and_guards": "came through: ('parent', 'child')",
     "retries": "Here I am. (12 s later)",
+    "session": "tool_call_output Tool call denied by user.",
     "snapshot_test": "the run is as stored",
     "steering_and_abort": "steered by: In French, please.",
 }
