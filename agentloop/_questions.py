@@ -198,8 +198,9 @@ class Approvals:
         with self._lock:
             if (*origin, name) in self._always:
                 return "allow", None
-        if not origin and id in self._approved and self._approved[id] == json_text(arguments):
-            return "allow", None
+            if not origin and id in self._approved and self._approved[id] == json_text(arguments):
+                del self._approved[id]  # it was an answer about one call, and ids may come again in another run
+                return "allow", None
         return None, verdict.reason or None
 
     async def _ask(self, origin: Key, request: ApprovalRequest) -> Decision:

@@ -349,6 +349,11 @@ async def test_answers_that_were_given_before() -> None:
         assert bool(left.waiting) is asked
         assert desk.ran == ([] if asked else ["a"])
         assert decisions(events) == ({} if asked else {"a": "allow"})
+    approvals = Approvals(approved={"a": '{"path":"a"}'})
+    for asked in (False, True):  # an answer is for one call: the same id in a second run is asked about
+        left = until_waiting(Desk("a", approve=approvals).run(), order="all_at_once")
+        await collect(left)
+        assert bool(left.waiting) is asked
     approvals = Approvals(Policy([Rule("forbid")]), approved={"a": '{"path":"a"}'})
     desk = Desk("a", approve=approvals)
     assert decisions(await collect(desk.run())) == {"a": "forbidden"}
