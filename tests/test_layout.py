@@ -18,7 +18,7 @@ ROOT = Path(agentloop.__file__).parent
 LAYERS: dict[str, str] = {
     "values": "errors messages abort _values _summary _digest",
     "protocol": "events grammar reducer _tables _guards _agreement _picture",
-    "contracts": "model tools context convert config _legal _shape _scalars _shapes _types _signature _docstring"
+    "contracts": "model tools context convert config partial _legal _shape _scalars _shapes _types _signature _docstring"
     " _rawschema _results _problems _jsontext",
     "host": "_host",
     "driver": "loop _decide _drive _run _ask _execute _outcome _hooks _sink _assemble",
