@@ -121,7 +121,8 @@ class Conversation:
     def _uncommitted(self, state: State) -> tuple[int, list[AgentMessage]]:
         """The reply that was not committed, with its results, and where it would stand."""
         if state.uncommitted:
-            return state.uncommitted_at, state.uncommitted
+            said = any(message.content for message in state.uncommitted if isinstance(message, AssistantMessage))
+            return state.uncommitted_at, state.uncommitted if said else []  # half a call is nothing to tell
         if state.request is not None:
             return 0, []
         reply = state.reply or _so_far(self._update)
