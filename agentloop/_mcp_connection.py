@@ -97,9 +97,11 @@ class Connection:
 
     async def connected(self) -> str | None:
         """Wait until it is connected, or has failed; why it failed, or None. Begins another life if the last is over."""
-        self._left = self.server.restarts
         if self._life.over:
             self._begin()
+            if not self._left:
+                self._changed()  # what was withdrawn is offered again
+        self._left = self.server.restarts
         life = self._life
         await life.settled.wait()
         return life.problem if life.session is None else None
@@ -162,6 +164,8 @@ class Connection:
 
     async def _alive(self) -> _Life:
         """A life that is connected, begun anew if need be. Raises `McpCallError`."""
+        if self._stopping:
+            raise McpCallError(f"{self._named} was disconnected.")
         if self._life.over:
             if not self._left:
                 raise McpCallError(f"{self._named} is gone: {self._life.problem}")
@@ -221,6 +225,8 @@ class Connection:
         """Nothing more can come of a life: have it closed."""
         if not life.over:
             life.over, life.problem = True, problem
+            if self._work is not None:
+                self._work.cancel()
             self._ring()
 
     async def _live(self, life: _Life) -> None:

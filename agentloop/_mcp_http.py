@@ -21,6 +21,8 @@ from agentloop._mcp_servers import HttpServer
 
 _MODULE: Final = "mcp.client.streamable_http"
 _TIMEOUT: Final = 30.0
+_BOUND: Final = "agentloop.max_message"
+"""The extension of a response that tells how long an event may be: not every version of the SDK has an option."""
 
 
 @asynccontextmanager
@@ -28,6 +30,7 @@ async def http_streams(server: HttpServer, note: Callable[[int], None]) -> Async
     """The streams to and from a server; `note` hears the status of each answer."""
 
     async def heard(response: httpx2.Response) -> None:
+        response.extensions[_BOUND] = server.max_message
         note(response.status_code)
 
     # No limit for reading: a server may take its time over a call, whose own limit counts.
@@ -37,10 +40,8 @@ async def http_streams(server: HttpServer, note: Callable[[int], None]) -> Async
         timeout=httpx2.Timeout(_TIMEOUT, read=None),
         event_hooks={"response": [heard]},
     )
-    async with client:
-        connect = _transport().streamable_http_client
-        async with connect(server.url, http_client=client, max_sse_event_size=server.max_message) as streams:
-            yield streams
+    async with client, _transport().streamable_http_client(server.url, http_client=client) as streams:
+        yield streams
 
 
 @functools.cache
@@ -59,7 +60,10 @@ def _transport() -> Any:
 
 
 class _Events(httpx2.EventSource):
-    """A stream of events whose generators end when its response is closed."""
+    """A stream of events of a bound of our own, whose generators end when its response is closed."""
+
+    def __init__(self, response: httpx2.Response, max_event_size: int | None = None) -> None:
+        super().__init__(response, response.extensions.get(_BOUND, max_event_size))
 
     def __aiter__(self) -> AsyncIterator[httpx2.ServerSentEvent]:
         events: Any = super().__aiter__()

@@ -50,7 +50,7 @@ class ServerProcess:
         self._noise = 0
         self._last_noise = b""
         self._problem = ""
-        self._over = False
+        self._over = anyio.Event()
         self._how = ""
         self._flushed = anyio.Event()
         self._process = subprocess.Popen(
@@ -88,6 +88,7 @@ class ServerProcess:
                 group.start_soon(self._read_messages, received)
                 group.start_soon(self._read_errors)
                 group.start_soon(self._write_messages, to_send)
+                group.start_soon(self._watch)
                 try:
                     yield incoming, outgoing
                 finally:
@@ -122,8 +123,30 @@ class ServerProcess:
             except (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError):
                 pass  # it is over all the same
             finally:
-                self._over = True
-                self._on_over()
+                self._note_end()
+
+    def _note_end(self) -> None:
+        if not self._over.is_set():
+            self._over.set()
+            self._on_over()
+
+    async def _watch(self) -> None:
+        """Notice its end also where a child of its own keeps the pipes open."""
+        await self._exit()
+        with anyio.move_on_after(PATIENCE):  # what it said last is read first
+            await self._over.wait()
+        self._note_end()
+
+    async def _exit(self) -> None:
+        if hasattr(os, "pidfd_open"):
+            with suppress(OSError):  # it is reaped already, or the kernel knows no such thing
+                descriptor = os.pidfd_open(self._process.pid)
+                try:
+                    await anyio.wait_readable(descriptor)
+                finally:
+                    os.close(descriptor)
+        while self._process.poll() is None:  # noqa: ASYNC110  # where the kernel does not tell
+            await anyio.sleep(PATIENCE)
 
     def _check_size(self, size: int) -> None:
         if size > self._server.max_message:
@@ -178,7 +201,7 @@ class ServerProcess:
 
     async def _stop(self) -> None:
         """Close its input, as the protocol says, then become insistent."""
-        by_itself = self._over
+        by_itself = self._over.is_set()
         if self._process.poll() is None:
             with anyio.move_on_after(PATIENCE / 2):
                 await self._flushed.wait()

@@ -15,6 +15,9 @@ from agentloop.testing import call, collect
 needs_mcp()
 pytestmark = pytest.mark.anyio
 
+on_asyncio = pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])
+"""For what does not touch the event loop in a way of its own."""
+
 
 def act(do: str, name: str = "rude") -> Any:
     """A call of the rude server's tool."""
@@ -65,6 +68,7 @@ async def test_noise_on_standard_output_is_borne() -> None:
     assert texts(events) == ["heard"]
 
 
+@on_asyncio
 async def test_a_server_of_the_newer_protocol() -> None:
     """One that refuses the older handshake is spoken to in the newer way."""
     with nothing_left():
@@ -73,6 +77,7 @@ async def test_a_server_of_the_newer_protocol() -> None:
     assert texts(events)[0].isdigit()
 
 
+@on_asyncio
 async def test_a_failed_server_is_tried_again_by_the_next_run() -> None:
     """Servers that are kept: one that did not connect in the first run is tried again in the second."""
     with nothing_left():
@@ -119,6 +124,24 @@ async def test_a_server_that_keeps_dying_is_withdrawn() -> None:
     assert end(events).stop_reason == "completed"
 
 
+async def test_an_end_that_the_pipes_do_not_tell() -> None:
+    """A server that dies while a child of its own keeps its pipes open is noticed, and the child is ended with it."""
+    with nothing_left(), anyio.fail_after(10):
+        events = await collect(run([rude("orphan")], [[act("die")], "Done."]))
+    assert texts(events)[0].startswith("The MCP server rude failed during the call: ended with exit code 3")
+
+
+@on_asyncio
+async def test_withdrawn_tools_come_back_with_the_next_run() -> None:
+    """Servers that are kept: what one run saw die is started anew by the next, with all its restarts."""
+    with nothing_left():
+        async with McpServers([rude("kept", restarts=0)]) as servers:
+            for _ in range(2):
+                events = await collect(run(servers, [[act("die")], [act("pid")], "Done."]))
+                assert lists(events) == [["rude__act"], []]
+                assert [each.error_code for each in results(events)] == ["tool_error", "unknown_tool"]
+
+
 async def test_a_call_that_takes_too_long_is_cancelled_at_the_server() -> None:
     """The call's own time-out ends it with a clear result; the server is told, and goes on to serve."""
     with nothing_left():
@@ -131,6 +154,7 @@ async def test_a_call_that_takes_too_long_is_cancelled_at_the_server() -> None:
     assert "\ncancelled " in death.result.text  # the server wrote down what it was told
 
 
+@on_asyncio
 async def test_answers_that_are_refusals_or_nonsense() -> None:
     """An error of the protocol and a result that is none are error results; the server stays."""
     with nothing_left():
@@ -141,6 +165,7 @@ async def test_answers_that_are_refusals_or_nonsense() -> None:
     assert [each.error_code for each in (refused, nonsense, fine)] == ["tool_error", "tool_error", None]
 
 
+@on_asyncio
 async def test_an_answer_over_the_bound() -> None:
     """A message longer than `max_message` ends the connection, not the run; within the bound it comes whole."""
     servers = [rude("kept", max_message=100_000), rude("kept", "wide")]
@@ -164,6 +189,7 @@ async def test_a_server_that_will_not_end_is_ended() -> None:
     assert texts(events) == ["done"]
 
 
+@on_asyncio
 async def test_many_calls_at_once_and_a_death_between_them() -> None:
     """All calls that are open when a server dies get an error result, none is lost, and the run goes on."""
     calls = [act("hang") for _ in range(20)]

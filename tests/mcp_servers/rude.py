@@ -55,6 +55,8 @@ def on_start() -> None:
         case "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        case "orphan":
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         case "noisy":
             print("Welcome!\n\n[1, 2]\n{}\n\xff", flush=True)
             os.write(1, b"\xff\xfe\n")
