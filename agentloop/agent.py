@@ -15,10 +15,8 @@ to listeners and readers up to `AgentEnd`, bounded in time, and the cancellation
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import logging
-import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -33,6 +31,7 @@ from agentloop._agent_input import AgentInput, input_messages
 from agentloop._agent_queues import QUEUES, MessageQueues, QueueMode, QueueName
 from agentloop._agent_reader import EventReader
 from agentloop._agent_state import AgentState
+from agentloop._agent_thread import in_a_thread
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context
@@ -231,7 +230,9 @@ class Agent:
             anyio.lowlevel.current_token()
         except RuntimeError:
             return anyio.run(self.prompt, content, backend=backend)
-        return self._in_a_thread(partial(anyio.run, self.prompt, content, backend=backend))
+        return in_a_thread(
+            partial(anyio.run, self.prompt, content, backend=backend), partial(self.abort, "interrupted")
+        )
 
     def abort(self, reason: str | None = None) -> bool:
         """Stop the run; False if none goes on. Waits for nothing; from any thread. What is queued stays queued."""
@@ -370,12 +371,13 @@ class Agent:
         """Bring a run whose caller is leaving to its end, whatever cancels the caller meanwhile."""
         signal.abort("the caller was cancelled")
         bound = anyio.current_time() + _CLOSING + 4 * self._config.abort_grace
+        survived = (Exception, KeyboardInterrupt, SystemExit)  # one is on its way already
         try:
             with anyio.CancelScope(shield=True, deadline=bound):
-                await self._tell()
+                await self._tell(survived)
                 async for event in run:
                     self._take(event)
-                    await self._tell()
+                    await self._tell(survived)
         finally:
             await run.aclose()
 
@@ -401,7 +403,7 @@ class Agent:
     def _living_readers(self) -> list[EventReader]:
         return [reader for ref in self._readers if (reader := ref()) is not None]
 
-    async def _tell(self) -> None:
+    async def _tell(self, survived: tuple[type[BaseException], ...] = (Exception,)) -> None:
         """Tell those that are due. After a cancellation, whoever was not told yet still is when this is called again."""
         for key, listener in self._due:
             if key not in self._listeners:
@@ -411,7 +413,7 @@ class Agent:
                 if inspect.isawaitable(answer):
                     await answer
             except BaseException as error:
-                if not isinstance(error, Exception) and not _is_foreign(error):
+                if not isinstance(error, survived) and not _is_foreign(error):
                     raise
                 self._unsubscribe(key)
                 log.error("the listener %r failed and is dropped", listener, exc_info=error)
@@ -440,34 +442,6 @@ class Agent:
             )
         answer = None if then is None else then(request)
         return _or_else(answer, request) if inspect.isawaitable(answer) else request if answer is None else answer
-
-    # ------------------------------------------------------------ from synchronous code
-
-    def _in_a_thread(self, run: Callable[[], AgentEnd]) -> AgentEnd:
-        outcome: list[Any] = []
-        context = contextvars.copy_context()
-        if (sniffio := sys.modules.get("sniffio")) is not None:  # it keeps in a context variable which loop runs "here"
-            context.run(sniffio.current_async_library_cvar.set, None)
-
-        def work() -> None:
-            try:
-                outcome[:] = [context.run(run), None]
-            except BaseException as error:
-                outcome[:] = [None, error]
-
-        thread = threading.Thread(target=work, name="agentloop run_sync", daemon=True)
-        thread.start()
-        try:
-            thread.join()
-        except KeyboardInterrupt:
-            while thread.is_alive():  # it may not have begun yet
-                self.abort("interrupted")
-                thread.join(0.05)
-            raise
-        end, error = outcome
-        if error is not None:
-            raise error
-        return end  # type: ignore[no-any-return]
 
 
 async def _or_else(answer: Awaitable[Any], otherwise: Any) -> Any:
