@@ -33,6 +33,7 @@ __all__ = [
     "all_of",
     "any_of",
     "availability",
+    "mid_task",
     "never",
 ]
 
@@ -147,6 +148,15 @@ def all_of(*triggers: Trigger) -> Trigger:
                 return None
             first = first or reason
         return first
+
+    return due
+
+
+def mid_task(trigger: Trigger) -> Trigger:
+    """Due when this one is and a task goes on, never when a run would end: for runs that nobody goes on from."""
+
+    def due(state: CompactionState) -> Reason | None:
+        return None if state.at_end else trigger(state)
 
     return due
 

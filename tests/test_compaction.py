@@ -46,6 +46,7 @@ from agentloop.compaction import (
     all_of,
     any_of,
     availability,
+    mid_task,
     never,
 )
 from agentloop.convert import make_legal
@@ -160,6 +161,8 @@ def test_composition() -> None:
     assert [both(state(10, 1)), both(state(9, 2)), both(state(10, 2))] == [None, None, "context"]
     assert any_of(both, TurnsReach(5))(state(0, 5)) == "turns"
     assert any_of()(state()) is None
+    inside = mid_task(TurnsReach(2))
+    assert [inside(state(0, 2)), inside(state(0, 1)), inside(CompactionState(0, 2, True, ()))] == ["turns", None, None]
     assert all_of()(state()) is None
 
 

@@ -24,7 +24,7 @@ from agentloop.cli._session import add_session_arguments, recorded
 from agentloop.cli._streams import Output
 from agentloop.cli._text import safe
 from agentloop.cli.choose import MODELS_HELP, choose_model, choose_tools
-from agentloop.compaction import ContextReaches, Summarize, mid_task
+from agentloop.compaction import ContextReaches, Summarize, TurnsReach, all_of, mid_task
 from agentloop.config import Config
 from agentloop.context import Context
 from agentloop.errors import TraceWriteError
@@ -194,8 +194,8 @@ def _set_up_log(verbose: bool) -> None:
 
 
 def _compaction(tokens: int | None) -> Summarize | None:
-    """At a run's end nobody would go on from a summary."""
-    return None if tokens is None else Summarize(when=mid_task(ContextReaches(tokens)))
+    """Not at the end of a run, from which nobody goes on; and a context has a second turn, however large it begins."""
+    return None if tokens is None else Summarize(when=mid_task(all_of(ContextReaches(tokens), TurnsReach(2))))
 
 
 def _at_least_one(text: str) -> int:
