@@ -200,6 +200,8 @@ class Session:
         """
         offered = Context(system_prompt, tools=tuple(tools))
         resumed, writer = reopen(traces, session_id, redact=redact, fsync=fsync, clock=wall_clock, registry=registry)
+        if resumed.damage is not None:
+            _log.warning("%s", resumed.damage)
         try:
             recorded = resumed.meta
             assert recorded is not None, "a session without a meta is refused"
@@ -304,7 +306,8 @@ class Session:
         """A run on these prompts: text, blocks, messages, records (`user_text("…")`); yields the kernel's events.
 
         Without prompts it goes on with what waits: calls and inputs that a crash left, a summary, a failed or aborted
-        request. `approve` is asked about each call; with none here and none in the session every call is denied.
+        request. `approve` is asked about each call; with none here and none in the session every call is denied. Prompts
+        that a run was stopped before showing are not part of the conversation.
 
         Raises `SessionBusy` while another run goes on (here and at the first step), `TypeError` and `ValueError` for what
         is no prompt; from the first step `ValueError` when there is nothing to do; from any step `TraceWriteError`

@@ -3,6 +3,7 @@ the protocol."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -12,13 +13,13 @@ import anyio
 import pytest
 from session_world import World, options
 
-from agentloop import AbortSignal, AgentEnd, McpConnectEnd, ModelError, tool, user
+from agentloop import AbortSignal, AgentEnd, McpConnectEnd, ModelError, Usage, tool, user
 from agentloop.compaction import Summarize, TurnsReach
-from agentloop.model import TextChunk, ToolCallChunk
+from agentloop.model import TextChunk, ToolCallChunk, UsageChunk
 from agentloop.omni.records import Record, event_kind, is_complete_model_message, is_meta, is_partial
 from agentloop.omni.resume import resume_session
 from agentloop.session import Session
-from agentloop.testing import ScriptedModel
+from agentloop.testing import ScriptedModel, VirtualClock
 from agentloop.testing.scripted import STALL, call, text, thinking
 
 pytestmark = pytest.mark.anyio
@@ -287,3 +288,84 @@ async def test_a_model_switch(tmp_path: Path) -> None:
         "[context_summary]\nshort\n[/context_summary]", "On.", "two",
     ]  # fmt: skip
     assert [event_kind(r) for r in session.history().records].count("compaction_end") == 1
+
+
+async def test_the_last_report_of_a_request_counts(tmp_path: Path) -> None:
+    """20: of several reports within one request the last one; over requests and runs the session's total adds up."""
+    reports = [UsageChunk(Usage(1, 1, 1)), UsageChunk(Usage(2, 2, 2))]
+    model = ScriptedModel([["one", *reports], ["two", *reports]])
+    async with Session.create(tmp_path, model) as session:
+        shown = await collect(session.records("Go.")) + await collect(session.records("On."))
+    told = [r["payload"] for r in shown if kind(r) == "token_usage"]
+    assert [(usage["request"]["total"], usage["session"]["total"]) for usage in told] == [(6, 6), (6, 12)]
+
+
+async def test_fidelity_goes_back_as_it_came_after_a_resume(tmp_path: Path) -> None:
+    """19: nested objects, key order, floats, nulls and other scripts come back to the model just as it sent them, by way of
+    the file."""
+    fidelity = {"z": [1.0, 1, None, {"b": "日本", "a": 1e300}], "10": "ten", "2": True, "big": 2**70}
+    model = ScriptedModel([thinking("Hm.", fidelity=fidelity) + text("Yes.")])
+    async with Session.create(tmp_path, model, session_id="s1") as session:
+        await collect(session.records("Go."))
+    again = ScriptedModel(["ok"])
+    async with Session.open("s1", tmp_path, again) as session:
+        await collect(session.records("On."))
+    block = again.requests[0].messages[1].content[0]
+    assert json.dumps(block.fidelity) == json.dumps(fidelity)
+
+
+async def test_a_slow_tool_costs_its_own_time(tmp_path: Path) -> None:
+    """62: calls side by side take as long as the slowest, and the loop adds nothing (on a clock of its own)."""
+    clock = VirtualClock()
+
+    @tool
+    async def rest(seconds: float) -> str:
+        """Take a while."""
+        await clock.sleep(seconds)
+        return "rested"
+
+    model = ScriptedModel([[call("rest", {"seconds": seconds}) for seconds in (1, 7, 3)], "ok"])
+    async with Session.create(tmp_path, model, tools=[rest], clock=clock) as session:
+        began = clock.now()
+        await collect(session.records("Go.", approve=allow))
+    assert clock.now() - began == 7
+
+
+async def test_steering_is_recorded_and_kept(tmp_path: Path) -> None:
+    """76: what is said while a task runs comes behind the results, is recorded like a prompt, and belongs to the history of
+    a session opened again."""
+    said = ["In French."]
+
+    @tool
+    async def act() -> str:
+        """Act."""
+        return "acted"
+
+    def steering() -> list[str]:
+        return [said.pop()] if said and model.asked == 1 else []
+
+    model = ScriptedModel([call("act"), "Oui."])
+    async with Session.create(tmp_path, model, tools=[act], session_id="s1", get_steering_messages=steering) as session:
+        await collect(session.records("Go.", approve=allow))
+    async with Session.open("s1", tmp_path, model) as session:
+        told = [getattr(message, "text", "") for message in session.messages]
+    assert told == ["Go.", "", "acted", "In French.", "Oui."]
+
+
+async def test_stopped_before_it_began(tmp_path: Path) -> None:
+    """A signal that fired before the first step: nothing is said, asked or taken; a pending summary still leads the next
+    run."""
+    gone = AbortSignal()
+    gone.abort("too late")
+    model = ScriptedModel(["one", "[summary]short[/summary]", "two"])
+    async with Session.create(tmp_path, model, compaction=Summarize()) as session:
+        await collect(session.records("Go."))
+        async for _ in session.compact():
+            pass
+        shown = await collect(session.records("Not said.", abort=gone))
+        assert list(map(kind, shown)) == ["agent_start", "abort", "agent_end"]
+        assert session.pending_summary is not None and session.messages == ()
+        await collect(session.records("On."))
+    assert [message.text for message in model.requests[2].messages] == [
+        "[context_summary]\nshort\n[/context_summary]", "On.",
+    ]  # fmt: skip
