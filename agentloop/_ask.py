@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -101,11 +102,11 @@ async def _messages(core: Core) -> Sequence[AgentMessage]:
     config = core.config
     if config.transform_context is None and config.convert_to_llm is None and core.state.compaction is None:
         return core.history.view()
-    messages: Any = [_copy(message) for message in (*core.state.messages, *core.state.held)]
+    messages: Any = [core.guard(_copy, message) for message in (*core.state.messages, *core.state.held)]
     if config.transform_context is not None:
-        messages = _listed(await core.call(config.transform_context, messages), "transform_context")
+        messages = _listed(core, await core.call(config.transform_context, messages), "transform_context")
     if config.convert_to_llm is not None:
-        messages = _listed(await core.call(config.convert_to_llm, messages), "convert_to_llm")
+        messages = _listed(core, await core.call(config.convert_to_llm, messages), "convert_to_llm")
     else:
         messages = default_convert(messages)
     return make_legal(messages)
@@ -116,10 +117,10 @@ def _copy(message: AgentMessage) -> AgentMessage:
     return copy.deepcopy(message) if isinstance(message, CustomMessage) else message
 
 
-def _listed(value: Any, name: str) -> list[Any]:
+def _listed(core: Core, value: Any, name: str) -> list[Any]:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise CallbackFailed(TypeError(f"{name}: expected a sequence of messages, got {type(value).__name__}"))
-    return list(value)
+    return core.guard(list, value)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------- the stream
@@ -233,7 +234,10 @@ class _Reading:
 
 
 def _name(model: Any, attribute: str) -> str | None:
-    value = getattr(model, attribute, None)
+    try:
+        value = getattr(model, attribute, None)
+    except Exception:  # it is only for the record
+        return None
     return value if isinstance(value, str) else None
 
 
@@ -257,8 +261,8 @@ def classify(error: BaseException) -> _Failure:
     if isinstance(error, ModelError):
         status: StopReason = "retryable" if error.retryable else "fatal"
         return _Failure(status, error.code, error.message, error.retry_after, error)
-    http_status = getattr(error, "status_code", None)
-    if isinstance(http_status, int) and http_status >= 400:
+    http_status = _status(error)
+    if http_status is not None and http_status >= 400:
         code = code_for_status(http_status)
     elif isinstance(error, TimeoutError):
         code = "timeout"
@@ -269,6 +273,14 @@ def classify(error: BaseException) -> _Failure:
     text = "the model's stream was cancelled from inside" if was_cancelled(error) else error_text(error)
     own = ModelError(code, text)
     return _Failure("retryable" if own.retryable else "fatal", code, text, None, error)
+
+
+def _status(error: BaseException) -> int | None:
+    try:
+        status = getattr(error, "status_code", None)
+    except Exception:  # a foreign exception may fail in any way when it is looked at
+        return None
+    return status if isinstance(status, int) else None
 
 
 def _end(core: Core, attempt: int, assembler: Assembler, failure: _Failure | None) -> None:
@@ -307,5 +319,17 @@ def _wait(core: Core, attempt: int, failure: _Failure) -> int | None:
     retry = core.config.retry
     if failure.status != "retryable" or attempt > len(retry.waits) or core.look():
         return None
-    wait = retry.waits[attempt - 1] if failure.retry_after is None else max(failure.retry_after, 0.0)
-    return None if wait > retry.max_wait else round(wait * 1000)
+    asked = _seconds(failure.retry_after)
+    wait = retry.waits[attempt - 1] if asked is None else asked
+    return None if wait > retry.max_wait or wait == math.inf else round(wait * 1000)
+
+
+def _seconds(asked: Any) -> float | None:
+    """The wait that a provider asked for; None where that is no number."""
+    if not isinstance(asked, int | float):
+        return None
+    try:
+        seconds = float(asked)
+    except OverflowError:
+        seconds = math.inf
+    return None if math.isnan(seconds) else max(seconds, 0.0)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 
-from agentloop._values import REPLACEMENT, stitch
+from agentloop._values import REPLACEMENT, stitch, valid_text
 from agentloop.errors import FinishReason, ModelError, StopReason
 from agentloop.events import (
     END_OF,
@@ -178,8 +178,8 @@ class Assembler:
                 raise ModelError("malformed", "a fragment came for a tool call that had ended")
             block = self._begin(ToolCall, chunk.index)
         if chunk.id or chunk.name or chunk.fidelity:
-            block.sent_id = block.sent_id or chunk.id or None
-            block.name = block.name or chunk.name or None
+            block.sent_id = block.sent_id or _text_of(chunk.id, "ToolCallChunk.id")
+            block.name = block.name or _text_of(chunk.name, "ToolCallChunk.name")
             if chunk.fidelity:
                 block.fidelity.update(chunk.fidelity)
         if block is self._open and block.number < 0 and block.showable:
@@ -194,7 +194,12 @@ class Assembler:
         return bool(self._ended_calls) and not chunk.id and not chunk.name
 
     def _block(self, chunk: BlockChunk) -> None:
-        (whole,) = content_blocks([chunk.block])
+        try:
+            (whole,) = content_blocks([chunk.block])
+        except (TypeError, ValueError) as error:
+            raise ModelError("malformed", f"BlockChunk.block: {error}") from None
+        if type(whole) is ToolCall and not whole.name:
+            raise ModelError("malformed", "a tool call came without a name")
         block = self._begin(type(whole), None, whole)
         if block is self._open:
             self._end_open()
@@ -208,9 +213,16 @@ class Assembler:
             waiting[0].complete = True
 
     def _usage(self, chunk: UsageChunk) -> None:
-        self.usage = chunk.usage
+        usage: Any = chunk.usage
+        counts = (usage.cache_read, usage.cache_write, usage.output, usage.total) if type(usage) is Usage else (None,)
+        if not all(isinstance(count, int) for count in counts):
+            raise ModelError("malformed", f"UsageChunk.usage: expected a Usage of whole numbers, got {usage!r:.200}")
+        self.usage = usage
 
     def _finish(self, chunk: Finish) -> None:
+        if not isinstance(chunk.reason, str) or chunk.reason not in _REASONS:
+            got = chunk.reason if isinstance(chunk.reason, str) else type(chunk.reason).__name__
+            raise ModelError("malformed", f"Finish.reason: expected one of {', '.join(_REASONS)}, got {got}")
         for block in self._waiting:
             block.complete = True
         if self._open is not None:
@@ -232,6 +244,8 @@ class Assembler:
 
     def _begin(self, kind: type, index: int | None, whole: ContentBlock | None = None) -> _Block:
         """A new block. It completes a block that has no index of the provider: such blocks come one after another."""
+        if index is not None and not isinstance(index, int):
+            raise ModelError("malformed", f"index: expected a whole number or None, got {type(index).__name__}")
         block = _Block(kind, index)
         block.whole, block.complete = whole, whole is not None
         for held in self._waiting:
@@ -248,6 +262,8 @@ class Assembler:
 
     def _grow(self, block: _Block, text: str) -> None:
         if block.number < 0:
+            if not isinstance(text, str):
+                raise ModelError("malformed", f"expected text, got {type(text).__name__}")
             block.held.append(text)
             return
         if block.carry or not text.isascii():
@@ -314,8 +330,6 @@ class Assembler:
     def _add_whole(self, whole: ContentBlock) -> None:
         partial = self._reply()
         if type(whole) is ToolCall:
-            if not whole.name:
-                raise ModelError("malformed", "a tool call came without a name")
             whole = ToolCall(self._claim_id(whole.id or None), whole.name, whole.arguments, whole.fidelity)
         self._emit(partial.update(BlockAdded(self._index, whole)))
         self._index += 1
@@ -375,6 +389,16 @@ _HANDLERS: dict[type, Callable[[Assembler, Any], None]] = {
     UsageChunk: Assembler._usage,
     Finish: Assembler._finish,
 }
+
+
+_REASONS = get_args(FinishReason)
+
+
+def _text_of(value: Any, where: str) -> str | None:
+    """A text that has characters, made valid; None for none. Raises `ModelError` for what is no text."""
+    if value is not None and not isinstance(value, str):
+        raise ModelError("malformed", f"{where}: expected a text or None, got {type(value).__name__}")
+    return valid_text(value) if value else None
 
 
 def _handler(chunk: Any) -> Callable[[Assembler, Any], None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from agentloop import _decide as steps
 from agentloop._ask import ask
@@ -13,7 +13,7 @@ from agentloop._decide import Limits, Stop, decide
 from agentloop._execute import Batch
 from agentloop._hooks import hook_answer, hook_event
 from agentloop._host import Waiter, close_shielded
-from agentloop._run import CallbackFailed, Core, Stopped
+from agentloop._run import CallbackFailed, Closed, Core, Stopped
 from agentloop.config import CompactionState, Config, HookAnswer, ToolSource
 from agentloop.context import Context, agent_messages
 from agentloop.convert import LegalHistory
@@ -30,10 +30,13 @@ from agentloop.events import (
     TurnEnd,
     TurnStart,
 )
-from agentloop.messages import AgentMessage, UserMessage, user
+from agentloop.messages import AgentMessage, CustomMessage, ToolResultMessage, UserMessage, user
 from agentloop.tools import Tool
 
 log = logging.getLogger("agentloop")
+
+T = TypeVar("T")
+_INPUTS = UserMessage | ToolResultMessage | CustomMessage
 
 
 def limits_of(config: Config) -> Limits:
@@ -66,7 +69,12 @@ class Driver:
         """Run to the end."""
         core = self.core
         limits = limits_of(core.config)
-        while (step := decide(core.state, core.outcomes, limits)) is not None:
+        while True:
+            if core.closing:  # nothing is folded any more: the same step would come again and again
+                raise Closed
+            step = decide(core.state, core.outcomes, limits)
+            if step is None:
+                break
             try:
                 await _PERFORM[type(step)](self, step)
             except Stopped:
@@ -190,7 +198,7 @@ class Driver:
     # ------------------------------------------------------------ callbacks between the turns
 
     async def _poll(self, step: steps.Poll) -> None:
-        core, outcomes, config = self.core, self.core.outcomes, self.core.config
+        outcomes, config = self.core.outcomes, self.core.config
         steering = step.queue == "steering"
         if steering:
             outcomes.steering += 1
@@ -200,12 +208,22 @@ class Driver:
         if function is None:
             return
         taken = await self._call(function, keep=True)
-        if taken is None:
-            return
+        if taken is not None:
+            outcomes.inputs += self._messages(taken, f"get_{step.queue}_messages")
+
+    def _messages(self, given: Any, what: str) -> list[AgentMessage]:
+        """What a callback gave, as far as it is inputs: those are kept, and anything else ends the run."""
+        found: list[AgentMessage] = []
         try:
-            outcomes.inputs += agent_messages(taken)
-        except TypeError as error:
-            core.fail(error, f"get_{step.queue}_messages")
+            for index, item in enumerate((given,) if isinstance(given, str | _INPUTS) else given):
+                if not isinstance(item, str | _INPUTS):
+                    raise TypeError(f"messages[{index}]: expected an input or text, got {type(item).__name__}")
+                found += agent_messages(item)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            self.core.fail(error, what)
+        return found
 
     async def _call(self, function: Callable[..., Any], *args: Any, keep: bool = False) -> Any:
         """A callback whose failure ends the run; None when it failed."""
@@ -219,12 +237,12 @@ class Driver:
         core = self.core
         assert core.config.finish_turn is not None
         verdict = await self._call(core.config.finish_turn, self.turn_end)
-        if verdict in ("end", "ask"):
-            core.outcomes.verdict = verdict
+        if isinstance(verdict, str) and verdict in ("end", "ask"):
+            core.outcomes.verdict = verdict  # type: ignore[assignment]
             return
         core.outcomes.verdict = "none"
         if verdict is not None:
-            core.fail(TypeError(f"expected None, 'end' or 'ask', got {verdict!r}"), "finish_turn")
+            core.fail(TypeError(f"expected None, 'end' or 'ask', got {_shown(verdict)}"), "finish_turn")
 
     async def _user_prompt_hooks(self, message: AgentMessage) -> None:
         core = self.core
@@ -270,21 +288,27 @@ class Driver:
         core, source = self.core, self.core.config.tool_source
         assert source is not None
         core.outcomes.connected = True
-        core.emit(McpConnectBegin(tuple(source.servers)))
+        try:
+            servers = core.guard(_servers, source)
+        except CallbackFailed as error:
+            log.error("the tool source failed to name its servers", exc_info=error.error)
+            core.emit(McpConnectBegin(()))
+            core.emit(McpConnectEnd("fatal", (), "connect_failed", error.text))
+            return
+        core.emit(McpConnectBegin(servers))
         await core.barrier()
         if core.look():
             core.emit(McpConnectEnd("aborted"))
             return
         self.source = _Source(core, source)
         try:
-            answer = await self.source.ask("connect")
+            end, tools = core.guard(_connected, await self.source.ask("connect"))
         except CallbackFailed as error:
             log.error("connecting the tool source failed", exc_info=error.error)
             core.emit(McpConnectEnd("fatal", (), "connect_failed", error.text))
         except Stopped:
             core.emit(McpConnectEnd("aborted"))
         else:
-            end, tools = answer
             self._set_tools(tools)
             core.emit(end)
 
@@ -292,6 +316,7 @@ class Driver:
         assert self.source is not None
         try:
             tools = await self.source.ask("changed")
+            tools = None if tools is None else self.core.guard(_tools, tools)
         except CallbackFailed as error:
             log.warning("the tool source failed to say what changed; its tools stay", exc_info=error.error)
         except Stopped:
@@ -319,7 +344,12 @@ class Driver:
         if compaction.mode == "discard" and not step.at_end:
             return
         view = CompactionState(state.context_tokens, state.context_turns, step.at_end, core.history.messages)
-        core.outcomes.due = await self._call(compaction.due, view)
+        due = await self._call(compaction.due, view)
+        if due is None or (isinstance(due, str) and due in ("context", "turns", "manual")):
+            core.outcomes.due = due  # type: ignore[assignment]
+        else:
+            error = f"expected None, 'context', 'turns' or 'manual', got {_shown(due)}"
+            core.fail(TypeError(error), "the compaction's due")
 
     async def _open_compaction(self, step: steps.OpenCompaction) -> None:
         core, state, outcomes = self.core, self.core.state, self.core.outcomes
@@ -335,7 +365,8 @@ class Driver:
         assert core.config.compaction is not None
         messages = await self._call(core.config.compaction.prompt, core.state.attempt + 1, self.problem)
         core.outcomes.prompted = True
-        for message in agent_messages(messages or ()):
+        inputs = self._messages(() if messages is None else messages, "the compaction's prompt")
+        for message in inputs if core.outcomes.stop is None else ():
             self._input(message)
 
     async def _judge_summary(self, step: steps.JudgeSummary) -> None:
@@ -349,15 +380,24 @@ class Driver:
         elif reply.tool_calls:
             self.problem = "the reply called a tool"
         else:
-            text = await self._call(compaction.accept, reply)
+            text = await self._given(str, compaction.accept, reply)
             self.problem = "the reply held no summary"
             if text is None and core.outcomes.stop is None and hasattr(compaction, "problem"):
-                self.problem = await self._call(compaction.problem, reply)
+                self.problem = await self._given(str, compaction.problem, reply)
         if text and text.strip():
-            self.summary = await self._call(compaction.summary, text)
+            self.summary = await self._given(UserMessage, compaction.summary, text)
             core.outcomes.summary = text if self.summary is not None else None
         else:
             core.outcomes.prompted = False
+
+    async def _given(self, kind: type[T], function: Callable[..., Any], *args: Any) -> T | None:
+        """What a callback of the compaction gave; None when it gave nothing, or failed."""
+        value = await self._call(function, *args)
+        if value is None or isinstance(value, kind):
+            return value
+        error = TypeError(f"expected a {kind.__name__}, got {type(value).__name__}")
+        self.core.fail(error, getattr(function, "__name__", "a callback"))
+        return None
 
     async def _close_compaction(self, step: steps.CloseCompaction) -> None:
         core, outcomes, begin = self.core, self.core.outcomes, self.core.state.compaction
@@ -396,6 +436,28 @@ _PERFORM: dict[type, Callable[[Driver, Any], Awaitable[None]]] = {
     steps.CloseCompaction: Driver._close_compaction,
     steps.Finish: Driver._finish,
 }
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else type(value).__name__
+
+
+def _servers(source: ToolSource) -> tuple[str, ...]:
+    servers = tuple(source.servers)
+    for index, name in enumerate(servers):
+        if not isinstance(name, str):
+            raise TypeError(f"servers[{index}]: expected a name, got {type(name).__name__}")
+    return servers
+
+
+def _tools(given: Iterable[Tool]) -> tuple[Tool, ...]:
+    return Context(tools=tuple(given)).tools
+
+
+def _connected(answer: Any) -> tuple[McpConnectEnd, tuple[Tool, ...]]:
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], McpConnectEnd):
+        raise TypeError(f"connect: expected a McpConnectEnd and tools, got {type(answer).__name__}")
+    return answer[0], _tools(answer[1])
 
 
 class _Source:

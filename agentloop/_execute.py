@@ -17,7 +17,7 @@ import anyio
 from agentloop._hooks import hook_answer, hook_event
 from agentloop._host import Job, in_thread
 from agentloop._outcome import Call, Cause, Outcome, Raised, not_stopped, outcome_of, with_answer
-from agentloop._run import CallbackFailed, Core, Stopped
+from agentloop._run import CallbackFailed, Core, Stopped, close_unstarted
 from agentloop._sink import Sink
 from agentloop._values import thaw_json
 from agentloop.abort import AbortSignal
@@ -202,7 +202,11 @@ class Batch:
 
         It sees its own copy of what would run, whatever a hook did to the one that it was given. One that fails forbids.
         """
-        policy = getattr(self.core.config.approve, "policy", None)
+        try:
+            policy = self.core.guard(getattr, self.core.config.approve, "policy", None)
+        except CallbackFailed as error:
+            log.error("the approval policy failed; the call is forbidden", exc_info=error.error)
+            return "forbidden"
         if policy is None:
             return None
         assert call.prepared is not None and call.tool is not None
@@ -214,14 +218,16 @@ class Batch:
             return "forbidden"
         if verdict is not None and not (isinstance(verdict, str) and verdict in ("allow", "deny", "forbidden")):
             expected = "None, 'allow', 'deny' or 'forbidden'"
-            log.error("policy: expected %s, got %r; the call is forbidden", expected, verdict)
+            got = repr(verdict) if isinstance(verdict, str) else type(verdict).__name__
+            log.error("policy: expected %s, got %s; the call is forbidden", expected, got)
             return "forbidden"
         return verdict
 
     def _decide(self, call: Call, decision: Any, text: str | None = None) -> None:
         """Step 4 is over: tell, and act on it."""
-        if decision not in ("allow", "deny", "forbidden"):
-            log.error("approve: expected 'allow', 'deny' or 'forbidden', got %r; the call is denied", decision)
+        if not isinstance(decision, str) or decision not in ("allow", "deny", "forbidden"):
+            got = repr(decision) if isinstance(decision, str) else type(decision).__name__
+            log.error("approve: expected 'allow', 'deny' or 'forbidden', got %s; the call is denied", got)
             decision = "deny"
         self.core.emit(ApprovalDecision(decision, call.call.id, call.text))
         if decision == "allow":
@@ -294,7 +300,12 @@ class Batch:
             done(call, None, error.error)
             return
         if hasattr(type(value), "__await__"):
-            call.job = self.core.spawn(lambda: value, lambda job: done(call, job.value, job.error))
+
+            def over(job: Job) -> None:
+                close_unstarted(value)
+                done(call, job.value, job.error)
+
+            call.job = self.core.spawn(lambda: value, over)
         else:
             done(call, value, None)
 
@@ -337,6 +348,8 @@ class Batch:
         if self.limiter is None:
             self.limiter = anyio.CapacityLimiter(40)
         value = await in_thread(caught, self.limiter)
+        if isinstance(value, Raised) and isinstance(value.error, KeyboardInterrupt | SystemExit):
+            raise value.error
         return await value if hasattr(type(value), "__await__") else value
 
     def _over(self, call: Call) -> None:

@@ -229,12 +229,14 @@ class TrioHost:
         self._trio.lowlevel.spawn_system_task(function, *args, context=self._context.copy())
 
     async def _job(self, job: Job, scope: Any) -> None:
+        returned = False
         try:
             with scope:
                 if not job.cancel_requested:  # a task looks before its first line: the body would run to a checkpoint
                     await self._body(job)
+                    returned = True
         finally:
-            if job.cancel_requested and job.value is None and job.error is None:
+            if not returned:
                 job.error = CancelledJob()
             job.finish()
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from types import CoroutineType
 from typing import Any
 
 import anyio
 
 from agentloop._decide import Outcomes, Stop
 from agentloop._host import Host, Job, Waiter
+from agentloop._values import valid_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Config, SystemClock
 from agentloop.context import Context
@@ -50,6 +52,24 @@ class CallbackFailed(Exception):
     def text(self) -> str:
         """The words of the error, never blank."""
         return error_text(self.error)
+
+
+def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExit | None:
+    """The `KeyboardInterrupt` or `SystemExit` that an error is, or that a group of errors holds."""
+    errors = [error]
+    while errors:
+        error = errors.pop()
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            return error
+        if isinstance(error, BaseExceptionGroup):
+            errors += reversed(error.exceptions)
+    return None
+
+
+def close_unstarted(value: Any) -> None:
+    """Close a coroutine whose job was stopped before its first step, which else warns that nobody awaited it."""
+    if isinstance(value, CoroutineType):
+        value.close()
 
 
 class Core:
@@ -268,9 +288,14 @@ class Core:
 
     def claim_id(self, id: str | None) -> str:
         """A call's id, unique in the context and the run: the first owner keeps it, then `id#2`, …; a missing one is made."""
+        tries = 0
         while not id:
             made = self.config.new_id()
-            id = made if made not in self.claimed else None
+            tries += 1
+            if tries == 8:  # a maker that repeats itself, or makes none, must not hang the run
+                id = "call"
+            elif isinstance(made, str) and made not in self.claimed:
+                id = valid_text(made)
         count = self.claimed.get(id, 0)
         unique = id
         while unique in self.claimed:
@@ -289,8 +314,9 @@ class Core:
 
         def finished(job: Job) -> None:
             self.jobs.discard(job)
-            if isinstance(job.error, KeyboardInterrupt | SystemExit):
-                self.error = self.error or job.error
+            order = order_to_leave(job.error)
+            if order is not None:
+                self.error = self.error or order
                 self.close()
             if done is not None:
                 done(job)
@@ -313,7 +339,7 @@ class Core:
         value = self.guard(function, *args)
         if not hasattr(type(value), "__await__"):
             return value
-        job = self.spawn(lambda: value)
+        job = self.spawn(lambda: value, lambda job: close_unstarted(value))
         await self.until(lambda: job.done or self.look())
         if not job.done:
             await self.cancel_jobs((job,))
@@ -328,9 +354,10 @@ class Core:
         """Call the caller's code here and now; whatever it raises is a `CallbackFailed`."""
         try:
             return function(*args)
-        except (KeyboardInterrupt, SystemExit):
-            raise
         except BaseException as error:
+            order = order_to_leave(error)
+            if order is not None:
+                raise order from None
             raise CallbackFailed(error) from error
 
     async def cancel_jobs(self, jobs: Iterable[Job]) -> None:

@@ -152,6 +152,8 @@ class Run(AsyncGenerator[Event, None]):
         prepare, self._prepare = self._prepare, None
         self._closed = self._busy = True  # until it stands: arguments may be wrong
         context, config, outcomes = prepare()
+        if not isinstance(config, Config):
+            raise TypeError(f"config: expected a Config, got {type(config).__name__}")
         core = self._core = Core(context, config, outcomes, make_host())
         self._buffer = core.buffer
         core.start(Driver(core, context.tools).drive)
@@ -237,6 +239,9 @@ def _new_run(
     messages: Iterable[AgentMessage | str] | str, context: Context, config: Config
 ) -> tuple[Context, Config, Outcomes]:
     prompts = agent_messages(messages)
+    for index, message in enumerate(prompts):
+        if isinstance(message, AssistantMessage):
+            raise TypeError(f"messages[{index}]: expected an input, got a reply; what was said stands in the context")
     context = _checked(context)
     if not prompts and not context.messages:
         raise ValueError("messages: expected messages, or a context that has some; got neither")
