@@ -101,11 +101,17 @@ PROVIDERS: Mapping[str, Provider] = {
     "sglang": _local(30000, thinking=quirk.CHAT_TEMPLATE),
     "vllm": _local(8000, thinking=quirk.CHAT_TEMPLATE),
 }
-"""One line for each provider; `offline` is no provider and needs no line."""
+"""One line for each provider."""
+
+IN_PROCESS: Mapping[str, str] = {
+    "offline": "agentloop.models.offline:OfflineModel",
+    "local": "agentloop.models.local:LocalModel",
+}
+"""Models that need no provider: fixed rules, and small weights (extra `local`)."""
 
 
 def resolve(name: str, base_url: str | None = None, api_key: str | None = None, **options: Any) -> Model:
-    """The adapter for `provider:model`, or the offline model for `offline`.
+    """The adapter for `provider:model`, or a model in this process: `offline` (fixed rules), `local` (small weights).
 
     `base_url` and `api_key` take the place of the table's address and variable. A provider that the table does not have is
     asked by Chat Completions at its `base_url`, with the key in `<PROVIDER>_API_KEY` if there is one. `options` go to the
@@ -114,11 +120,13 @@ def resolve(name: str, base_url: str | None = None, api_key: str | None = None, 
     Raises `ValueError`, naming what is missing, for an unknown provider without an address, a missing key or variable;
     `MissingExtra` without the SDK.
     """
-    if name == "offline":
-        return _load("agentloop.models.offline:OfflineModel")(**options)  # type: ignore[no-any-return]
+    if name in IN_PROCESS:
+        if base_url is not None:
+            raise ValueError(f"base_url: expected with the model of a provider, got it with {name!r}")
+        return _load(IN_PROCESS[name])(**options)  # type: ignore[no-any-return]
     provider, colon, model = name.partition(":")
     if not colon or not provider or not model:
-        raise ValueError(f"model: expected offline or PROVIDER:MODEL, got {name!r}; known providers: {_known()}")
+        raise ValueError(f"model: expected offline, local or PROVIDER:MODEL, got {name!r}; known providers: {_known()}")
     line = PROVIDERS.get(provider)
     if line is None and base_url is None:
         raise ValueError(f"model: unknown provider {provider!r} and no base_url; known providers: {_known()}")
