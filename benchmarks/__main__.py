@@ -25,13 +25,17 @@ SIZES: dict[str, tuple[int, ...]] = {
     "W2": (50, 500, 5_000),
     "W3": (10_000, 100_000),
     "W4": (100, 1_000),
+    "W7": (10_000, 100_000),
 }
 QUICK_SIZES: dict[str, tuple[int, ...]] = {
     "W1": (1_000, 10_000),
     "W2": (20, 200),
     "W3": (1_000, 10_000),
     "W4": (20, 200),
+    "W7": (1_000, 10_000),
 }
+RECORDS: dict[str, tuple[int, ...]] = {"deltas": (10_000, 100_000), "turns": (50, 500)}
+QUICK_RECORDS: dict[str, tuple[int, ...]] = {"deltas": (1_000, 10_000), "turns": (5, 50)}
 MEMORY = (
     ("W1", "TextChunk", 1_000_000),
     ("W2", "agentloop", 625),
@@ -45,7 +49,7 @@ QUICK_MEMORY = (
     ("W2", "agentloop", 500),
     ("idle", "agentloop", 1_000),
 )
-WORKLOADS = ("W1", "W2", "W3", "W4", "W5", "W8")
+WORKLOADS = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8")
 
 
 def child(*arguments: Any) -> dict[str, Any]:
@@ -62,6 +66,12 @@ def rows_of(workload: str, quick: bool, processes: int, tell: Callable[[str], No
     tell(workload)
     if workload == "W5":
         return report.import_rows(child("benchmarks.imports", 5 if quick else 25))
+    if workload == "W6":
+        return [
+            row
+            for stream, sizes in (QUICK_RECORDS if quick else RECORDS).items()
+            for row in report.record_rows([child("benchmarks.records", stream, *sizes) for _ in range(processes)])
+        ]
     if workload == "W8":
         figures: dict[tuple[str, str, int], list[int]] = {}
         for name, variant, size in QUICK_MEMORY if quick else MEMORY:

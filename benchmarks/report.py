@@ -20,10 +20,15 @@ LIMITS: dict[tuple[str, str], float] = {
     ("W2", "agentloop"): 6.0,
     ("W3", "agentloop"): 3.0,
     ("W4", "agentloop"): 6.0,
+    ("W6", "encode"): 3.0,
+    ("W6", "decode"): 4.0,
+    ("W6", "record"): 4.0,
+    ("W7", "Agent"): 2.0,
+    ("W7", "view"): 2.0,
     ("W5", "milliseconds"): 180.0,
     ("W8", "idle run"): 40 * 1_024,
 }
-"""What must hold: ratios to `floor2`; milliseconds beyond bare Python; bytes."""
+"""What must hold: ratios to `floor2` (of W6 to its own floor, of W7 to W1); milliseconds beyond bare Python; bytes."""
 
 GOALS: dict[tuple[str, str], float] = {
     ("W1", "str"): 2.2 if sys.version_info < (3, 12) else 1.8,
@@ -31,6 +36,11 @@ GOALS: dict[tuple[str, str], float] = {
     ("W2", "agentloop"): 4.0,
     ("W3", "agentloop"): 2.2,
     ("W4", "agentloop"): 4.0,
+    ("W6", "encode"): 2.0,
+    ("W6", "decode"): 3.0,
+    ("W6", "record"): 2.5,
+    ("W7", "Agent"): 1.5,
+    ("W7", "view"): 1.5,
     ("W5", "milliseconds"): 130.0,
     ("W8", "idle run"): 14 * 1_024,
 }
@@ -38,6 +48,9 @@ GOALS: dict[tuple[str, str], float] = {
 
 GROWTH = 1.1
 """Cost of a unit at ten times the size over that at the size, W4 excepted: the same, but for noise."""
+
+RECORD_GROWTH = 1.5
+"""The same of W6, whose files grow with the disk's caches."""
 
 MEMORY_GROWTH = 2.0
 """Bytes of a further turn later over earlier: about 1 if linear (tables double now and then), 3.3 if quadratic."""
@@ -92,6 +105,37 @@ def _timing_row(workload: str, variant: str, place: int, sizes: list[str], runs:
         limit=limit,
         goal=GOALS[workload, variant],
         over=", ".join(over),
+    )
+
+
+def record_rows(runs: Sequence[dict[str, Any]]) -> list[Row]:
+    """Rows of W6 from the lines of `benchmarks.records`. The limits are for the stream of deltas; turns are shown."""
+    stream, sizes = runs[0]["stream"], list(runs[0]["us"])
+    names = [name for name in runs[0]["us"][sizes[0]] if not name.endswith("floor")]
+    return [_record_row(stream, name, place, sizes, runs) for name in names for place in range(len(sizes))]
+
+
+def _record_row(stream: str, name: str, place: int, sizes: list[str], runs: Sequence[dict[str, Any]]) -> Row:
+    costs = [run["us"][sizes[place]] for run in runs]
+    ratio = statistics.median(cost[name] / cost[f"{name} floor"] for cost in costs)
+    growth = None
+    if place:
+        before = [run["us"][sizes[place - 1]] for run in runs]
+        growth = statistics.median(cost[name] / small[name] for cost, small in zip(costs, before, strict=True))
+    limit = LIMITS.get(("W6", name)) if stream == "deltas" else None
+    over = ["ratio"] * (limit is not None and place == len(sizes) - 1 and ratio > limit)
+    return Row(
+        workload="W6",
+        variant=f"{name}, {stream}",
+        size=int(sizes[place]),
+        value=statistics.median(cost[name] for cost in costs),
+        unit="µs",
+        floor=statistics.median(cost[f"{name} floor"] for cost in costs),
+        ratio=ratio,
+        growth=growth,
+        limit=limit,
+        goal=GOALS.get(("W6", name)) if stream == "deltas" else None,
+        over=", ".join(over + ["growth"] * ((growth or 0) > RECORD_GROWTH)),
     )
 
 

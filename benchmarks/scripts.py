@@ -77,12 +77,12 @@ def script(
     call: Callable[..., Any] = CallDelta,
     ends: tuple[Any, Any] = (None, None),
 ) -> Turns:
-    """The model of a workload: W1 and W3 with `size` deltas, W2 with `size` turns, W4 of the run number `size`.
+    """The model of a workload: W1, W3 and W7 with `size` deltas, W2 with `size` turns, W4 of the run number `size`.
 
     `ends` are the last chunks of a turn without and with calls.
     """
     stop, use = ends
-    if workload == "W1":
+    if workload in ("W1", "W7"):
         return lambda turn: texts(size, text, False, stop)
     if workload == "W2":
         return lambda turn: calls(str(turn), call, use) if turn < size else texts(1, text, False, stop)

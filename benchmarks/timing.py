@@ -1,4 +1,4 @@
-"""One process of W1 to W4: each variant at each size, variants in turn, one JSON line.
+"""One process of W1 to W4, or W7: each variant at each size, variants in turn, one JSON line.
 
     python -m benchmarks.timing W1 10000 100000
 
@@ -16,15 +16,16 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from agentloop import Config, Context, agent_loop, tool, user
+from agentloop import Agent, AgentEnd, AssistantMessage, Config, Context, agent_loop, tool, user
 from agentloop.events import MessageUpdate, TextDelta, ToolCallDelta, ToolExecutionEnd
 from agentloop.model import Finish, TextChunk, ToolCallChunk
+from agentloop.view import View
 from benchmarks import floors, scripts
 
 Variant = Callable[[str, int], AsyncIterator[Any]]
 """Plays a workload of a size and gives its events; of W4, those of the run with that number."""
 
-WARM_UP = {"W1": 1_000, "W2": 10, "W3": 1_000, "W4": 20}
+WARM_UP = {"W1": 1_000, "W2": 10, "W3": 1_000, "W4": 20, "W7": 1_000}
 ROUNDS = 5
 SECONDS_FOR_ROUNDS = 2.0
 
@@ -48,11 +49,11 @@ TOOLS: floors.Tools = {"noop": _noop, "echo": _echo}
 def play_floor(workload: str, size: int) -> AsyncIterator[Any]:
     """A bare generator (W1, W3), or a loop without events (W2, W4)."""
     model = scripts.script(workload, size)
-    return _bare(model, workload) if workload in ("W1", "W3") else _without_events(model)
+    return _bare(model, workload) if workload in ("W1", "W3", "W7") else _without_events(model)
 
 
 async def _bare(model: scripts.Turns, workload: str) -> AsyncIterator[Any]:
-    for turn in (0,) if workload == "W1" else (0, 1):
+    for turn in (0, 1) if workload == "W3" else (0,):
         async for delta in model(turn):
             yield delta
 
@@ -82,12 +83,47 @@ def player(text: Callable[[str], Any] | None) -> Variant:
     return play
 
 
+def play_run(workload: str, size: int) -> AsyncIterator[Any]:
+    """W1 itself: what the shells of W7 are held against."""
+    return player(TextChunk)("W1", size)
+
+
+async def play_agent(workload: str, size: int) -> AsyncIterator[Any]:
+    """W1 through an `Agent` with two subscribers; gives the reply."""
+    turns = scripts.script("W1", size, TextChunk, _call_chunk, (Finish("stop"), Finish("tool_use")))
+    agent, seen = Agent(lambda request: turns(0)), [0, 0]
+
+    def first(event: Any) -> None:
+        seen[0] += 1
+
+    def second(event: Any) -> None:
+        seen[1] += 1
+
+    agent.subscribe(first)
+    agent.subscribe(second)
+    end = await agent.prompt("go")
+    if seen[0] != seen[1] or seen[0] < size:
+        raise SystemExit(f"W7 Agent {size}: the subscribers saw {seen} events")
+    yield end.messages[-1]
+
+
+async def play_view(workload: str, size: int) -> AsyncIterator[Any]:
+    """W1 drawn by the screen's reducer; gives the reply."""
+    view, end = View(), None
+    async for event in player(TextChunk)("W1", size):
+        view.feed(event, 0.0)
+        end = event
+    assert isinstance(end, AgentEnd)
+    yield end.messages[-1]
+
+
 VARIANTS: dict[str, dict[str, Variant]] = {
     "W1": {"floor": play_floor, "floor2": play_floor2, "str": player(None), "TextChunk": player(TextChunk)},
     **{
         workload: {"floor": play_floor, "floor2": play_floor2, "agentloop": player(TextChunk)}
         for workload in ("W2", "W3", "W4")
     },
+    "W7": {"floor": play_floor, "floor2": play_run, "Agent": play_agent, "view": play_view},
 }
 
 
@@ -105,7 +141,7 @@ class Seen:
         """Take one event of any variant."""
         if isinstance(event, MessageUpdate):
             event = event.delta
-        if isinstance(event, floors.Delta | floors.CallDelta | TextDelta | ToolCallDelta):
+        if isinstance(event, floors.Delta | floors.CallDelta | TextDelta | ToolCallDelta | AssistantMessage):
             self.characters += len(event.text)
         elif isinstance(event, floors.ToolEnd | ToolExecutionEnd):
             self._result(event.result if isinstance(event, floors.ToolEnd) else event.result.text)
@@ -134,9 +170,10 @@ def check(workload: str, name: str, size: int) -> None:
         "W2": (arguments * size + scripts.PIECE, scripts.CALLS * size, "ok"),
         "W3": (scripts.PIECE * (size + 1), 1, str(scripts.PIECE * size - len('{"s": ""}'))),
         "W4": (texts + arguments, scripts.CALLS, "ok"),
+        "W7": (scripts.PIECE * size, 0, ""),
     }[workload]
     if name == "floor":  # it shows its deltas or its results, not both
-        shown = (seen.characters == characters) if workload in ("W1", "W3") else (seen.results == results)
+        shown = (seen.characters == characters) if workload in ("W1", "W3", "W7") else (seen.results == results)
     else:
         shown = (seen.characters, seen.results, seen.last) == (characters, results, last)
     if not shown:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from agentloop.omni.codec import encode
+
 
 @pytest.fixture
 def report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -29,6 +31,7 @@ def timing(report: ModuleType) -> ModuleType:
     [
         *[("W1", variant) for variant in ("floor", "floor2", "str", "TextChunk")],
         *[(workload, variant) for workload in ("W2", "W3", "W4") for variant in ("floor", "floor2", "agentloop")],
+        *[("W7", variant) for variant in ("floor", "floor2", "Agent", "view")],
     ],
 )
 def test_each_variant_does_the_whole_work(timing: ModuleType, workload: str, variant: str) -> None:
@@ -101,3 +104,19 @@ def test_the_table_lines_up(report: ModuleType) -> None:
         "W2 agentloop 100 12,346 µs 1.00 1.00 12,346 3,086 6.00 4.00 over: ratio, growth",
     ]
     assert len({line.index("µs") for line in lines[1:]}) == 1
+
+
+@pytest.mark.parametrize("stream", ["deltas", "turns"])
+def test_records_are_written_read_recorded_and_resumed(report: ModuleType, stream: str, tmp_path: Path) -> None:
+    """What is timed of W6 does its work: nothing is lost in the codec, the file holds the trace, resume reads it."""
+    from benchmarks import records as w6
+
+    events = w6.events_of(stream, 1)
+    codec, count = w6.codec_works(events)
+    recorder = w6.recorder_works(events, str(tmp_path))
+    file = recorder["record"]()
+    assert count == len(encode(events))
+    assert recorder["resume"]().messages == events[-1].messages
+    assert len(file.read_bytes().splitlines()) == len(recorder["resume floor"]())
+    rows = report.record_rows([{"stream": stream, "us": {1: w6.measure(codec | recorder, count)}}])
+    assert [row.variant.partition(",")[0] for row in rows] == ["encode", "decode", "record", "resume"]

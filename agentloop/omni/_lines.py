@@ -107,6 +107,7 @@ def jsonl(events: Iterable[Event], clock: Clock = time.time) -> Iterator[bytes]:
 
 _FROM: Final = len(_HEAD)
 _TO: Final = _FROM + len(_STAMP)
+_NEWLINE: Final = 10
 _IS_STAMP: Final = re.compile(rb"[-0-9T:.]{23}Z").fullmatch
 
 
@@ -117,22 +118,30 @@ class LineDecoder(Decoder):
         super().__init__(registry)
         self._kind: object = None
         self._call_id = ""
-        self._before = self._behind = b""
+        self._before, self._behind = b"", (b"", b"")
         """What stood around the text of the last fragment, its timestamp included: the next one's is often the same."""
+        self._start = self._stop = 0
 
     def feed_line(self, line: bytes) -> list[Event]:
         """The events that this line completes. Raises `ValueError` for a line that is not JSON."""
+        event = self.fragment(line)
+        return self.feed(loads(line)) if event is None else [event]
+
+    def fragment(self, line: bytes) -> MessageUpdate | None:
+        """The event of a line that is a piece of the open block; None for what takes the long way."""
         reply = self._own.reply
-        if reply is not None and reply.grow is not None and not reply.half and not self._desk.busy:
-            same = self._kind is reply.grow and self._call_id == reply.call_id and line.startswith(self._before)
-            if (same or self._reframe(line, reply.grow, reply.call_id)) and line.endswith(self._behind):
-                try:
-                    text = orjson.loads(line[len(self._before) : -len(self._behind)])
-                except ValueError:  # the long way says what it is, or why it is nothing
-                    text = None
-                if type(text) is str:
-                    return [reply.partial.grow(reply.grow(reply.index, text))]
-        return self.feed(loads(line))
+        if reply is None or reply.grow is None or reply.half or self._desk.busy:
+            return None
+        kind = reply.grow
+        same = self._kind is kind and self._call_id == reply.call_id and line.startswith(self._before)
+        if not ((same or self._reframe(line, kind, reply.call_id)) and line.endswith(self._behind)):
+            return None
+        stop = self._stop - 1 if line[-1] == _NEWLINE else self._stop
+        try:
+            text = orjson.loads(line[self._start : stop])
+        except ValueError:  # the long way says what it is, or why it is nothing
+            return None
+        return reply.partial.grow(kind(reply.index, text)) if type(text) is str else None
 
     def _reframe(self, line: bytes, kind: type, call_id: str) -> bool:
         """Learn what stands around the text of such a fragment; whether the line begins so."""
@@ -140,7 +149,8 @@ class LineDecoder(Decoder):
         if not (line.startswith(_HEAD) and _IS_STAMP(line, _FROM, _TO) and line.startswith(before, _TO)):
             return False
         self._kind, self._call_id = kind, call_id
-        self._before, self._behind = line[:_TO] + before, behind
+        self._before, self._behind = line[:_TO] + before, (behind, behind + b"\n")
+        self._start, self._stop = len(self._before), -len(behind)
         return True
 
 
@@ -155,6 +165,11 @@ def _reading_frame(kind: type, call_id: str) -> tuple[bytes, bytes]:
 def from_jsonl(lines: Iterable[bytes], registry: MessageRegistry = REGISTRY) -> Iterator[Event]:
     """The events of lines of JSON, as they come. Raises `ValueError` at a line that is not JSON."""
     decoder = LineDecoder(registry)
+    fragment = decoder.fragment
     for line in lines:
-        yield from decoder.feed_line(line)
+        event = fragment(line)
+        if event is None:
+            yield from decoder.feed(loads(line))
+        else:
+            yield event
     yield from decoder.finish()

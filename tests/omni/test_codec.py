@@ -251,6 +251,8 @@ def fed_line_by_line(line: bytes) -> list[Event]:
         fragment_line(b" 5 "),
         fragment_line(b"null"),
         fragment_line(b'"x"', end=b"}}  "),
+        fragment_line(b'"x"', end=b"}}\n"),
+        fragment_line(b'"x"', end=b"}}\n\n"),
         fragment_line(b'"x"', end=b'},"origin":["s1"]}'),
     ],
 )
@@ -260,6 +262,18 @@ def test_the_short_way_reads_what_the_long_one_reads(line: bytes) -> None:
     for before in (r.message_start("assistant"), r.partial_text("start"), r.partial_text("delta", "a", clock=clock)):
         decoder.feed(before)
     assert fed_line_by_line(line) == decoder.feed(loads(line))
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_fragment_takes_the_short_way_with_and_without_its_newline(end: bytes) -> None:
+    """Lines of a file keep their newline, those of a splitter do not: both are most of a stream."""
+    decoder = LineDecoder()
+    for record in (r.message_start("assistant"), r.partial_text("start"), r.partial_text("delta", "a", clock=clock)):
+        decoder.feed_line(dumps(record))
+    event = decoder.fragment(fragment_line(b'"b"') + end)
+    assert event is not None
+    assert event.delta == TextDelta(0, "b")
+    assert event.message.text == "ab"
 
 
 def test_a_half_that_waits_is_not_forgotten_by_the_short_way() -> None:
