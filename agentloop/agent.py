@@ -410,7 +410,7 @@ class Agent:
                 continue
             try:
                 answer = listener(self._event)
-                if inspect.isawaitable(answer):
+                if answer is not None and inspect.isawaitable(answer):
                     await answer
             except BaseException as error:
                 if not isinstance(error, survived) and not _is_foreign(error):
