@@ -17,7 +17,9 @@ import pytest
 from agentloop.errors import ModelError
 from agentloop.model import Finish, Model, ModelChunk, ModelRequest, UsageChunk
 from agentloop.models.anthropic import Anthropic
+from agentloop.models.gemini import Gemini
 from agentloop.models.offline import OfflineModel
+from agentloop.models.ollama import Ollama
 from agentloop.models.openai_chat import OpenAIChat
 from agentloop.models.openai_responses import OpenAIResponses
 from agentloop.testing import CUT, STALL, ScriptedModel, call, text
@@ -184,7 +186,53 @@ class AnthropicProvider(WireProvider):
         return events(*[(i["type"], i) for i in items]), events(*[(i["type"], i) for i in end])
 
 
-PROVIDERS = [ScriptedProvider, OfflineProvider, ChatProvider, ResponsesProvider, AnthropicProvider, ExampleProvider]
+class GeminiProvider(WireProvider):
+    def adapter(self, address: str) -> Model:
+        return Gemini("m", base_url=address, api_key="k")
+
+    def body(self, reply: Reply) -> tuple[bytes, bytes]:
+        def event(*parts: Any, **fields: Any) -> tuple[None, Any]:
+            return None, {
+                "candidates": [{"content": {"parts": list(parts), "role": "model"}, **fields}],
+                "responseId": "r",
+            }
+
+        content = [event({"text": piece}) for piece in reply.text]
+        for each in reply.calls:
+            called = {"name": each.name, "args": json.loads(each.arguments)}
+            content.append(event({"functionCall": {**called, "id": each.id} if each.id else called}))
+        end = event(finishReason="MAX_TOKENS" if reply.finish == "length" else "STOP")
+        used = {"promptTokenCount": reply.usage.cache_write, "candidatesTokenCount": reply.usage.output}
+        return events(*content), events((None, {**end[1], "usageMetadata": used}))
+
+
+class OllamaProvider(WireProvider):
+    headers: ClassVar[Mapping[str, str]] = {"content-type": "application/x-ndjson"}
+
+    def adapter(self, address: str) -> Model:
+        return Ollama("m", base_url=address)
+
+    def body(self, reply: Reply) -> tuple[bytes, bytes]:
+        lines = [{"message": {"content": piece}, "done": False} for piece in reply.text]
+        for each in reply.calls:
+            called = {"id": each.id, "function": {"name": each.name, "arguments": json.loads(each.arguments)}}
+            lines.append({"message": {"content": "", "tool_calls": [called]}, "done": False})
+        used = {"prompt_eval_count": reply.usage.cache_write, "eval_count": reply.usage.output}
+        reason = "length" if reply.finish == "length" else "stop"
+        end = {"message": {"content": ""}, "done": True, "done_reason": reason, **used}
+        return b"".join(json.dumps(line).encode() + b"\n" for line in lines), json.dumps(end).encode() + b"\n"
+
+
+PROVIDERS = [
+    ScriptedProvider,
+    OfflineProvider,
+    ChatProvider,
+    ResponsesProvider,
+    AnthropicProvider,
+    GeminiProvider,
+    OllamaProvider,
+    ExampleProvider,
+]
 
 
 @pytest.fixture(params=PROVIDERS, ids=lambda provider: provider.__name__.removesuffix("Provider"))
