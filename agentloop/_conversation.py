@@ -8,12 +8,12 @@ alone (`omni.carry`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import attrs
 
 from agentloop.events import (
     AgentEnd,
-    ChildEvent,
     CompactionBegin,
     CompactionEnd,
     Event,
@@ -34,7 +34,10 @@ from agentloop.messages import (
     UserMessage,
 )
 from agentloop.omni.carry import carried_over
+from agentloop.omni.redact import MASK_START
+from agentloop.omni.resume import Resumed
 from agentloop.reducer import State
+from agentloop.tools import Tool
 
 
 class Conversation:
@@ -68,7 +71,7 @@ class Conversation:
     def feed(self, event: Event) -> None:
         """Take the next event of the run."""
         state, kind = self._state, type(event)
-        if state is None or kind is ChildEvent:
+        if state is None:
             return
         if isinstance(event, MessageUpdate):
             self._update = event
@@ -155,3 +158,37 @@ def _so_far(update: MessageUpdate | None) -> AssistantMessage | None:
     if isinstance(update.delta, ToolCallStart | ToolCallDelta):
         message = attrs.evolve(message, content=message.content[:-1])
     return message if message.content else None
+
+
+# ---------------------------------------------------------------- what a trace gives
+
+
+def resumed_prompt(resumed: Resumed, given: str | None) -> str | None:
+    """An open context keeps the prompt that it has, unless secrets were masked in it; else the one that is given counts."""
+    recorded = None if resumed.meta is None else resumed.meta["payload"].get("system_prompt")
+    known = recorded if isinstance(recorded, str) and recorded else None
+    if resumed.has_content and not resumed.context_closed and not (known and MASK_START in known):
+        return known
+    return known if given is None else given
+
+
+def resumed_messages(resumed: Resumed, tools: Iterable[Tool]) -> tuple[AgentMessage, ...]:
+    """The context as the first run has it. Calls stay open only where nothing came after them and they may run."""
+    replay = {tool.name: tool.replay for tool in tools}
+    messages = resumed.settled(lambda name: replay.get(name, "never"))
+    reply = next((message for message in reversed(messages) if isinstance(message, AssistantMessage)), None)
+    if resumed.inputs or (reply is not None and reply.finish_reason in _CUT_OFF):
+        messages = carried_over(messages)
+    return (*messages, *resumed.inputs)
+
+
+_CUT_OFF: Final = ("length", "refusal", "content_filter")
+"""Finish reasons of replies whose calls do not run (G22)."""
+
+
+def waits(messages: tuple[AgentMessage, ...]) -> bool:
+    """Whether a conversation can go on without anything new."""
+    if not messages:
+        return False
+    last = messages[-1]
+    return not isinstance(last, AssistantMessage) or bool(last.tool_calls) or last.finish_reason == "pause"

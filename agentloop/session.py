@@ -14,25 +14,24 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from inspect import isawaitable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import attrs
 
-from agentloop._conversation import Conversation
-from agentloop._jsontext import json_text
+from agentloop._conversation import Conversation, resumed_messages, resumed_prompt, waits
+from agentloop._door import Approve, Door, without_summary
 from agentloop._prompts import Prompt, Prompts, prompt_messages
 from agentloop._session_run import SessionRecords, SessionRun
 from agentloop.abort import AbortSignal
-from agentloop.config import Config, Decision, Hooks, MaybeAwaitable
+from agentloop.config import Config
 from agentloop.context import Context
 from agentloop.errors import SessionBusy, TraceWriteError
-from agentloop.events import ApprovalRequest, MessageEnd
+from agentloop.events import MessageEnd
 from agentloop.loop import agent_loop_continue, compact
-from agentloop.messages import AgentMessage, AssistantMessage, Usage, UserMessage
+from agentloop.messages import AgentMessage, Usage, UserMessage
 from agentloop.model import Model
 from agentloop.omni.carry import carried_over, first_input
 from agentloop.omni.codec import Decoder
@@ -48,15 +47,12 @@ from agentloop.omni.records import (
     session_meta,
     timestamp,
 )
-from agentloop.omni.redact import MASK_START, mask_secrets
-from agentloop.omni.resume import Resumed, reopen
+from agentloop.omni.redact import mask_secrets
+from agentloop.omni.resume import reopen
 from agentloop.omni.trace import Fsync, Redact, TraceWriter
-from agentloop.tools import Tool, ToolInvocation
+from agentloop.tools import Tool
 
 __all__ = ["Approve", "History", "Prompt", "Prompts", "Session", "SessionRecords", "SessionRun"]
-
-Approve = Callable[[ApprovalRequest], MaybeAwaitable[Decision]]
-"""Whether a call may run; see `Config.approve`."""
 
 _log = logging.getLogger(__name__)
 
@@ -206,10 +202,10 @@ class Session:
             recorded = resumed.meta
             assert recorded is not None, "a session without a meta is refused"
             prepared = _config(model or _resolved(recorded["payload"], resolve), config)
-            context = attrs.evolve(offered, system_prompt=_system_prompt(resumed, system_prompt))
+            context = attrs.evolve(offered, system_prompt=resumed_prompt(resumed, system_prompt))
             session = cls(
                 writer,
-                Conversation(_messages(resumed, context.tools), resumed.summary, resumed.session_tokens),
+                Conversation(resumed_messages(resumed, context.tools), resumed.summary, resumed.session_tokens),
                 prepared,
                 context,
                 recorded,
@@ -279,7 +275,7 @@ class Session:
     @property
     def waits(self) -> bool:
         """Whether a run without prompts has something to go on with."""
-        return self.pending_summary is not None or _waits(self.messages)
+        return self.pending_summary is not None or waits(self.messages)
 
     @property
     def is_running(self) -> bool:
@@ -426,10 +422,10 @@ class Session:
         config = self._config
         return attrs.evolve(
             config,
-            approve=_Door(approve or config.approve, self._approved),
+            approve=Door(approve or config.approve, self._approved),
             abort=abort,
             session_usage=self.usage,
-            hooks=_without_summary(config.hooks, self.pending_summary),
+            hooks=without_summary(config.hooks, self.pending_summary),
         )
 
     def _close_compaction(self) -> None:
@@ -452,53 +448,7 @@ class Session:
             self._writer.set_meta(self._meta)
 
 
-# ---------------------------------------------------------------- the guarded door
-
-
-class _Door:
-    """The approval of a session: what the trace says was allowed goes on, the callback decides the rest; without one
-    everything is denied."""
-
-    def __init__(self, approve: Approve | None, approved: Mapping[str, str]) -> None:
-        self._approve = approve
-        self._approved = approved
-        self._policy = getattr(approve, "policy", None)
-
-    def policy(self, call: ToolInvocation) -> MaybeAwaitable[Decision | None]:
-        """What needs no question: what the callback's own policy decides, then what was allowed with these very
-        arguments."""
-        verdict = None if self._policy is None else self._policy(call)
-        return self._with_answer(call, verdict) if isawaitable(verdict) else self._or_allowed(call, verdict)
-
-    async def _with_answer(self, call: ToolInvocation, verdict: Awaitable[Decision | None]) -> Decision | None:
-        return self._or_allowed(call, await verdict)
-
-    def _or_allowed(self, call: ToolInvocation, verdict: Decision | None) -> Decision | None:
-        allowed = verdict is None and self._approved.get(call.id) == json_text(call.arguments)
-        return "allow" if allowed else verdict
-
-    def __call__(self, request: ApprovalRequest) -> MaybeAwaitable[Decision]:
-        return "deny" if self._approve is None else self._approve(request)
-
-
-def _without_summary(hooks: Iterable[Hooks], summary: UserMessage | None) -> tuple[Hooks, ...]:
-    """Hooks that are not asked about a summary: nobody typed it."""
-    if summary is None:
-        return tuple(hooks)
-    return tuple([each if each.user_prompt is None else _deaf_to(each, summary) for each in hooks])
-
-
-def _deaf_to(hooks: Hooks, summary: UserMessage) -> Hooks:
-    ask = hooks.user_prompt
-    assert ask is not None
-
-    def user_prompt(message: UserMessage) -> Any:
-        return None if message == summary else ask(message)
-
-    return attrs.evolve(hooks, user_prompt=user_prompt)
-
-
-# ---------------------------------------------------------------- what the caller gives, what the trace gives
+# ---------------------------------------------------------------- what the caller gives
 
 
 def _config(model: Model, options: dict[str, Any]) -> Config:
@@ -533,34 +483,3 @@ def _resolved(meta: Mapping[str, Any], resolve: Callable[[str], Model] | None) -
     if resolve is None:
         raise ValueError(f"model: expected a model, or a function that gives {words}, got neither")
     return resolve(words)
-
-
-def _system_prompt(resumed: Resumed, given: str | None) -> str | None:
-    """An open context keeps the prompt that it has, unless secrets were masked in it; else the one that is given counts."""
-    recorded = None if resumed.meta is None else resumed.meta["payload"].get("system_prompt")
-    known = recorded if isinstance(recorded, str) and recorded else None
-    if resumed.has_content and not resumed.context_closed and not (known and MASK_START in known):
-        return known
-    return known if given is None else given
-
-
-def _messages(resumed: Resumed, tools: Iterable[Tool]) -> tuple[AgentMessage, ...]:
-    """The context as the first run has it. Calls stay open only where nothing came after them and they may run."""
-    replay = {tool.name: tool.replay for tool in tools}
-    messages = resumed.settled(lambda name: replay.get(name, "never"))
-    reply = next((message for message in reversed(messages) if isinstance(message, AssistantMessage)), None)
-    if resumed.inputs or (reply is not None and reply.finish_reason in _CUT_OFF):
-        messages = carried_over(messages)
-    return (*messages, *resumed.inputs)
-
-
-_CUT_OFF: Final = ("length", "refusal", "content_filter")
-"""Finish reasons of replies whose calls do not run (G22)."""
-
-
-def _waits(messages: tuple[AgentMessage, ...]) -> bool:
-    """Whether a conversation can go on without anything new."""
-    if not messages:
-        return False
-    last = messages[-1]
-    return not isinstance(last, AssistantMessage) or bool(last.tool_calls) or last.finish_reason == "pause"

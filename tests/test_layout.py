@@ -24,7 +24,7 @@ LAYERS: dict[str, str] = {
     "driver": "loop _decide _drive _run _ask _execute _outcome _hooks _sink _assemble",
     "shells": "view _screen compaction agent _agent_input _agent_queues _agent_reader _agent_state _agent_thread"
     " approval _conditions _patterns _rules _policy_text _questions _until_waiting",
-    "sessions": "session subagent _session_run _conversation _prompts",
+    "sessions": "session subagent _session_run _conversation _prompts _door",
     "omni": "omni",
     "models": "models",
     "mcp": "mcp _mcp_servers _mcp_names _mcp_results _mcp_process _mcp_http _mcp_connection",

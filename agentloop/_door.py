@@ -1,0 +1,61 @@
+"""The guarded door of a session: who decides whether a call may run, and who is asked about what somebody said."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from inspect import isawaitable
+from typing import Any, TypeAlias
+
+import attrs
+
+from agentloop._jsontext import json_text
+from agentloop.config import Decision, Hooks, MaybeAwaitable
+from agentloop.events import ApprovalRequest
+from agentloop.messages import UserMessage
+from agentloop.tools import ToolInvocation
+
+Approve: TypeAlias = Callable[[ApprovalRequest], MaybeAwaitable[Decision]]
+"""Whether a call may run; see `Config.approve`."""
+
+
+class Door:
+    """The approval of a session: what the trace says was allowed goes on, the callback decides the rest; without one
+    everything is denied."""
+
+    def __init__(self, approve: Approve | None, approved: Mapping[str, str]) -> None:
+        self._approve = approve
+        self._approved = approved
+        self._policy = getattr(approve, "policy", None)
+
+    def policy(self, call: ToolInvocation) -> MaybeAwaitable[Decision | None]:
+        """What needs no question: what the callback's own policy decides, then what was allowed with these very
+        arguments."""
+        verdict = None if self._policy is None else self._policy(call)
+        return self._with_answer(call, verdict) if isawaitable(verdict) else self._or_allowed(call, verdict)
+
+    async def _with_answer(self, call: ToolInvocation, verdict: Awaitable[Decision | None]) -> Decision | None:
+        return self._or_allowed(call, await verdict)
+
+    def _or_allowed(self, call: ToolInvocation, verdict: Decision | None) -> Decision | None:
+        allowed = verdict is None and self._approved.get(call.id) == json_text(call.arguments)
+        return "allow" if allowed else verdict
+
+    def __call__(self, request: ApprovalRequest) -> MaybeAwaitable[Decision]:
+        return "deny" if self._approve is None else self._approve(request)
+
+
+def without_summary(hooks: Iterable[Hooks], summary: UserMessage | None) -> tuple[Hooks, ...]:
+    """Hooks that are not asked about a summary: nobody typed it."""
+    if summary is None:
+        return tuple(hooks)
+    return tuple([each if each.user_prompt is None else _deaf_to(each, summary) for each in hooks])
+
+
+def _deaf_to(hooks: Hooks, summary: UserMessage) -> Hooks:
+    ask = hooks.user_prompt
+    assert ask is not None
+
+    def user_prompt(message: UserMessage) -> Any:
+        return None if message == summary else ask(message)
+
+    return attrs.evolve(hooks, user_prompt=user_prompt)
