@@ -11,6 +11,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 
 SAYS = {
+    "agent": "ended: aborted | still queued: ['And then?']",
     "approvals": 'may delete run with {"path":"home"}?',
     "compaction": "messages of each request: [1, 4, 1]",
     "custom_message": "the model saw: ['user']",
