@@ -71,7 +71,7 @@ class McpServers:
     Raises `MissingExtra` without the SDK, `ValueError` for two servers of one name, `TypeError` for what is no server.
     """
 
-    closing_bound: Final = _IN_ORDER + _AT_ONCE + 0.5
+    closing_bound = _IN_ORDER + _AT_ONCE + 0.5
     """Seconds that `close` may take: a process gets the chance to leave by itself."""
 
     def __init__(self, servers: Iterable[McpServer]) -> None:

@@ -12,12 +12,26 @@ from pathlib import Path
 
 import anyio
 import pytest
-from mcp_support import FOLDER, connected, end, lists, needs_mcp, nothing_left, polite, results, rude, run, texts
+from mcp_support import (
+    FOLDER,
+    connected,
+    end,
+    lists,
+    marked,
+    needs_mcp,
+    nothing_left,
+    polite,
+    results,
+    rude,
+    run,
+    texts,
+)
 
 from agentloop import (
     AbortSignal,
     Config,
     Context,
+    Event,
     Image,
     InlineData,
     McpConnectBegin,
@@ -150,6 +164,22 @@ async def test_the_servers_may_be_kept_over_several_runs() -> None:
     assert seen[0][0].isdigit()
 
 
+async def test_kept_servers_give_plain_tools() -> None:
+    """Within the block `tools` may be given to a run like any others; behind it a call says that the server was
+    disconnected, and does not wait."""
+    with nothing_left():
+        async with McpServers([rude("kept")]) as servers:
+            tools = servers.tools
+            inside = await collect(agent_loop("Go.", Context(tools=tools), Config(model=_asks("pid"))))
+        behind = await collect(agent_loop("Go.", Context(tools=tools), Config(model=_asks("pid"))))
+    assert texts(inside)[0].isdigit()
+    assert texts(behind) == ["The MCP server rude was disconnected."]
+
+
+def _asks(do: str) -> ScriptedModel:
+    return ScriptedModel([[call("rude__act", {"do": do})], "Done."])
+
+
 async def test_the_callers_own_tools_come_first() -> None:
     """A tool of the caller's keeps its name before a server's; the others of the server are offered."""
 
@@ -252,22 +282,31 @@ async def test_leaving_in_a_call_leaves_nothing(how: str) -> None:
             assert end(seen).error_code == "user_abort"
 
 
-@pytest.mark.parametrize("how", ["abort", "aclose"])
+@pytest.mark.parametrize("how", ["abort", "cancel"])
 async def test_leaving_while_a_server_hangs_in_its_start(how: str) -> None:
-    """A server that never answers does not hold up an abort or a close: it is ended at once, long before its time-out."""
+    """A server that never answers does not hold up an abort or a cancellation: it is ended at once, long before its
+    time-out and without waiting for the time that closing may take."""
     abort = AbortSignal()
-    events = run([rude("hang")], ["Never."], abort=abort)
-    with nothing_left(), anyio.fail_after(10):
-        if how == "abort":
-            seen = []
+    source = McpServers([rude("hang")])
+    source.closing_bound = 60.0
+    events = run(source, ["Never."], abort=abort)
+    seen: list[Event] = []
+    with nothing_left(), anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+
+            async def leave() -> None:
+                while not marked():  # noqa: ASYNC110  # until the process is there
+                    await anyio.sleep(0.01)
+                abort.abort() if how == "abort" else group.cancel_scope.cancel()
+
+            group.start_soon(leave)
             async for event in events:
                 seen.append(event)
-                if isinstance(event, McpConnectBegin):
-                    abort.abort()
-            assert connected(seen) == McpConnectEnd("aborted")
-            assert not any(isinstance(event, RequestBegin) for event in seen)
-        else:
-            await collect(events, until=lambda event: isinstance(event, McpConnectBegin))
+        await events.aclose()
+    if how == "abort":
+        assert connected(seen) == McpConnectEnd("aborted")
+        assert end(seen).error_code == "user_abort"
+    assert not any(isinstance(event, RequestBegin) for event in seen)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
