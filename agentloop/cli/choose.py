@@ -19,7 +19,10 @@ from agentloop.models.offline import OfflineModel
 from agentloop.models.registry import PROVIDERS, resolve
 from agentloop.tools import Tool, tool
 
-MODELS_HELP = "offline, local (a small model in this process, often wrong), or PROVIDER:NAME, for example openai:NAME or anthropic:NAME"
+MODELS_HELP = (
+    "offline, local (a small model in this process, often wrong), or PROVIDER:NAME, "
+    "for example openai:NAME or anthropic:NAME"
+)
 
 
 def choose_model(words: str, base_url: str | None, *, pace: float = 0.0) -> Model:

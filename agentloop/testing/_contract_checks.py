@@ -168,7 +168,8 @@ async def tool_round_trip(provider: Provider) -> None:
     _same("a call of", "lookup", calls[0].name)
     _same("arguments", CALL.parse(), calls[0].parse())
     last = events[-1]
-    if not isinstance(last, AgentEnd) or last.stop_reason != "completed" or not last.messages[-1].text:
+    text = getattr(last.messages[-1], "text", "") if isinstance(last, AgentEnd) else ""
+    if getattr(last, "stop_reason", None) != "completed" or not text:
         broken("a second reply after the result", f"{last}")
     if (sent := provider.sent()) is not None:
         _same("requests, as many as turns:", 2, len(sent) - asked)

@@ -142,8 +142,9 @@ class WireProvider(Provider):
             return Play(content + ending, headers=self.headers, chop=self.chop)
         if reply.end == "garbage":
             content += b"data: {\xff\x00 this is no JSON\n\n"
-        cut = {"stall": "stall_at", "broken": "drop_at"}.get(reply.end, "end_at")
-        return Play(content + b"?", headers=self.headers, chop=self.chop, **{cut: len(content)})
+        whole = Play(content + b"?", headers=self.headers, chop=self.chop)
+        cut: Any = {"stall": "stall_at", "broken": "drop_at"}.get(reply.end, "end_at")
+        return attrs.evolve(whole, **{cut: len(content)})
 
     def model(self, *replies: Reply) -> Model:
         """The adapter at an address that plays these replies."""
@@ -245,6 +246,6 @@ def no_generator_left() -> Iterator[None]:
         yield
     finally:
         sys.set_asyncgen_hooks(*hooks)
-    left = [generator.__qualname__ for generator in begun if getattr(generator, "ag_frame", None) is not None]
+    left = [getattr(each, "__qualname__", "?") for each in begun if getattr(each, "ag_frame", None) is not None]
     if left:
         broken("every async generator to be closed with the stream", f"{', '.join(left)} left open")
