@@ -429,6 +429,22 @@ def test_a_policy_in_toml() -> None:
     )
 
 
+def test_the_policy_in_the_docs() -> None:
+    """It can be read, and does what the page says."""
+    page = (Path(__file__).resolve().parents[1] / "docs/approvals.md").read_text("utf-8")
+    policy = Policy.from_toml(page.split("```toml\n")[1].split("```")[0])
+    assert [word(policy, "read_file", path=path) for path in ("src/a.py", "src/a.key", "../src/a.py")] == [
+        "allow",
+        "ask",
+        "ask",
+    ]
+    assert [word(policy, "shell", command=line) for line in ("ls", "SUDO rm x", "ls; sudo rm")] == [
+        "ask",
+        "forbid",
+        "forbid",
+    ]
+
+
 CONDITIONS = st.one_of(
     st.builds(
         Condition, st.sampled_from(["a", "**", "l[*].x"]), equals=st.none() | st.integers() | st.lists(st.text())
