@@ -60,7 +60,7 @@ class Sink:
     async def child(self, event: SubagentStarted | ChildEvent) -> None:
         """An event of a nested run; waits for room."""
         if not self.closed:
-            self._core.emit_update(event)
+            self._core.emit(event)  # the fold adds up its tokens
         await _Room(self)
 
     def closing_bound(self, seconds: float) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from agentloop.events import (
     AgentEnd,
     AgentStart,
+    ChildEvent,
     CompactionBegin,
     CompactionEnd,
     Event,
@@ -261,6 +262,10 @@ class State:
         self._message_usage = event.request
         self.context_tokens = event.request.total
 
+    def _child_event(self, event: ChildEvent) -> None:
+        if type(event.event) is TokenUsage:  # of a nested run, however deep: each is forwarded once
+            self.session_usage += event.event.request
+
     def _request_end(self, event: RequestEnd) -> None:
         self.request = event
         if event.status == "completed":
@@ -322,6 +327,7 @@ _FOLDS: dict[type, Callable[[State, Any], None]] = {
     RequestBegin: State._request_begin,
     RequestEnd: State._request_end,
     TokenUsage: State._token_usage,
+    ChildEvent: State._child_event,
     ToolExecutionStart: State._tool_execution_start,
     ToolExecutionEnd: State._tool_execution_end,
     CompactionBegin: State._compaction_begin,

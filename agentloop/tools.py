@@ -29,7 +29,7 @@ from agentloop._signature import (
 from agentloop._values import freeze_json, frozen, thaw_json
 from agentloop.abort import AbortSignal
 from agentloop.errors import InvalidArguments, ToolDefinitionError
-from agentloop.events import AgentEnd, ChildEvent, Event, SubagentStarted
+from agentloop.events import AgentEnd, ApprovalRequest, ChildEvent, Event, SubagentStarted
 from agentloop.messages import ContentBlock, JsonObject, ToolResult, ToolSpec, content_blocks, json_type
 
 __all__ = [
@@ -82,14 +82,23 @@ class ToolSink(Protocol):
 class ToolContext:
     """What a tool that takes a `ctx` parameter gets: its call's id, an abort signal, and ways to report."""
 
-    __slots__ = ("_sink", "abort", "tool_call_id", "tool_name")
+    __slots__ = ("_sink", "abort", "approve", "tool_call_id", "tool_name")
 
-    def __init__(self, tool_call_id: str, tool_name: str, abort: AbortSignal, sink: ToolSink) -> None:
+    def __init__(
+        self,
+        tool_call_id: str,
+        tool_name: str,
+        abort: AbortSignal,
+        sink: ToolSink,
+        approve: Callable[[ApprovalRequest], Any] | None = None,
+    ) -> None:
         """Made by the loop for each call."""
         self.tool_call_id = tool_call_id
         self.tool_name = tool_name
         self.abort = abort
         """Fires when the call is to stop; return within `Config.abort_grace` after it to have your result kept."""
+        self.approve = approve
+        """The run's `Config.approve`, for a nested run to ask; None: all calls run."""
         self._sink = sink
 
     def progress(self, partial: ToolResult | str | ContentBlock | Iterable[ContentBlock | str]) -> None:

@@ -24,6 +24,7 @@ SAYS = {
     "records_and_guards": "came through: ('parent', 'child')",
     "retries": "Here I am. (12 s later)",
     "session": "tool_call_output Tool call denied by user.",
+    "subagents": "tokens so far, children included: 160",
     "snapshot_test": "the run is as stored",
     "steering_and_abort": "steered by: In French, please.",
 }
