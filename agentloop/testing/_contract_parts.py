@@ -143,8 +143,8 @@ class WireProvider(Provider):
         if reply.end == "garbage":
             content += b"data: {\xff\x00 this is no JSON\n\n"
         whole = Play(content + b"?", headers=self.headers, chop=self.chop)
-        cut: Any = {"stall": "stall_at", "broken": "drop_at"}.get(reply.end, "end_at")
-        return attrs.evolve(whole, **{cut: len(content)})
+        cut: dict[str, Any] = {{"stall": "stall_at", "broken": "drop_at"}.get(reply.end, "end_at"): len(content)}
+        return attrs.evolve(whole, **cut)
 
     def model(self, *replies: Reply) -> Model:
         """The adapter at an address that plays these replies."""

@@ -288,8 +288,14 @@ class Wrong:
             await stream.aclose()  # type: ignore[attr-defined]
 
     async def chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
-        async for chunk in self.right(request):
-            yield chunk
+        try:
+            async for chunk in self.right(request):
+                yield chunk
+        except ModelError as error:
+            raise self.failing(error) from error
+
+    def failing(self, error: ModelError) -> Exception:
+        return ModelError(error.code, error.message, retry_after=error.retry_after)
 
 
 class Nameless(Wrong):
@@ -450,12 +456,8 @@ class Foreign(Wrong):
 
     caught: ClassVar = "errors"
 
-    async def chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
-        try:
-            async for chunk in self.right(request):
-                yield chunk
-        except ModelError as error:
-            raise OSError(str(error)) from error
+    def failing(self, error: ModelError) -> Exception:
+        return OSError(str(error))
 
 
 class OneCode(Wrong):
@@ -463,12 +465,8 @@ class OneCode(Wrong):
 
     caught: ClassVar = "errors"
 
-    async def chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
-        try:
-            async for chunk in self.right(request):
-                yield chunk
-        except ModelError as error:
-            raise ModelError("network", error.message, retry_after=error.retry_after) from error
+    def failing(self, error: ModelError) -> Exception:
+        return ModelError("network", error.message, retry_after=error.retry_after)
 
 
 class Hurries(Wrong):
@@ -476,12 +474,8 @@ class Hurries(Wrong):
 
     caught: ClassVar = "errors"
 
-    async def chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
-        try:
-            async for chunk in self.right(request):
-                yield chunk
-        except ModelError as error:
-            raise ModelError(error.code, error.message) from error
+    def failing(self, error: ModelError) -> Exception:
+        return ModelError(error.code, error.message)
 
 
 class Retries(Wrong):
@@ -503,13 +497,8 @@ class NoRoomUnknown(Wrong):
 
     caught: ClassVar = "context_too_long"
 
-    async def chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
-        try:
-            async for chunk in self.right(request):
-                yield chunk
-        except ModelError as error:
-            code = "rejected" if error.code == "context_too_long" else error.code
-            raise ModelError(code, error.message, retry_after=error.retry_after) from error
+    def failing(self, error: ModelError) -> Exception:
+        return ModelError("rejected", error.message) if error.code == "context_too_long" else error
 
 
 class AlwaysWhole(Wrong):
@@ -531,14 +520,8 @@ class GivesUp(Wrong):
 
     caught: ClassVar = "broken_off"
 
-    async def chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
-        try:
-            async for chunk in self.right(request):
-                yield chunk
-        except ModelError as error:
-            if error.code == "network" and "broke" in error.message:
-                raise ModelError("rejected", error.message) from error
-            raise
+    def failing(self, error: ModelError) -> Exception:
+        return ModelError("rejected", error.message) if "broke" in error.message else error
 
 
 class TripsOverGarbage(Wrong):
@@ -546,14 +529,8 @@ class TripsOverGarbage(Wrong):
 
     caught: ClassVar = "garbage"
 
-    async def chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
-        try:
-            async for chunk in self.right(request):
-                yield chunk
-        except ModelError as error:
-            if error.code == "malformed":
-                raise ValueError(error.message) from error
-            raise
+    def failing(self, error: ModelError) -> Exception:
+        return ValueError(error.message) if error.code == "malformed" else error
 
 
 class LeavesAtTheEnd(Wrong):
