@@ -11,6 +11,7 @@ another life, up to `restarts` times, after which the tools are withdrawn.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
@@ -328,6 +329,8 @@ class Connection:
     def _streams(self, life: _Life) -> AbstractAsyncContextManager[Any]:
         if isinstance(self.server, HttpServer):
             return http_streams(self.server, life.answered)
+        if os.name == "nt":
+            raise McpCallError("servers over standard input and output need pipes that can be watched: not on Windows")
         try:
             life.process = ServerProcess(self.server, lambda: self._lose(life))
         except (OSError, ValueError) as error:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -39,6 +40,7 @@ from agentloop import (
     MessageEnd,
     RequestBegin,
     Text,
+    ToolExecutionEnd,
     ToolExecutionUpdate,
     ToolListReady,
     agent_loop,
@@ -53,23 +55,35 @@ needs_mcp()
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """The polite server over HTTP."""
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The polite server over HTTP, from when it listens."""
     process = subprocess.Popen([sys.executable, str(FOLDER / "polite.py"), str(port)])
     try:
-        for _ in range(1000):
+        for _ in range(2000):
             with socket.socket() as client:
                 if client.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{port}/mcp"
+        yield process
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Where the polite server is."""
+    port = free_port()
+    with serving(port):
+        yield f"http://127.0.0.1:{port}/mcp"
 
 
 # ---------------------------------------------------------------- over stdio
@@ -229,9 +243,7 @@ async def test_an_aborted_call_is_cancelled_at_a_server_over_http(address: str, 
 
 async def test_an_http_server_that_is_not_there(address: str) -> None:
     """It costs only its tools; where something answers, its HTTP status is told. Headers are in no text."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        nowhere = f"http://127.0.0.1:{probe.getsockname()[1]}/mcp"
+    nowhere = f"http://127.0.0.1:{free_port()}/mcp"
     headers = {"Authorization": "Bearer s3cret"}
     servers = [
         HttpServer("gone", nowhere, headers),
@@ -246,6 +258,31 @@ async def test_an_http_server_that_is_not_there(address: str) -> None:
     assert "404" in (told.results[1].error_message or "")
     assert "s3cret" not in repr((told, servers))
     assert texts(events) == ["2"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_http_server_that_dies_in_a_call_and_comes_back(tmp_path: Path) -> None:
+    """The call that meets the end is an error; one that finds nobody says so; the next finds the new server."""
+    port = free_port()
+    first, second = serving(port), serving(port)
+    process = first.__enter__()
+    hang = call("web__hang", {"file": str(tmp_path / "hang")})
+    add = call("web__add", {"a": 1, "b": 1})
+    seen: list[Event] = []
+    try:
+        async for event in run([HttpServer("web", f"http://127.0.0.1:{port}/mcp")], [[hang], [add], [add], "Done."]):
+            seen.append(event)
+            if isinstance(event, ToolExecutionUpdate) and event.tool_name == "web__hang":
+                process.kill()
+            if isinstance(event, ToolExecutionEnd) and event.tool_call_id == "call_2":
+                second.__enter__()
+    finally:
+        first.__exit__(None, None, None)
+        second.__exit__(None, None, None)
+    lost, nobody, found = texts(seen)
+    assert lost.startswith("The MCP server web failed during the call: ")
+    assert nobody.startswith("The MCP server web could not be connected to again: ")
+    assert found == "2"
 
 
 # ---------------------------------------------------------------- leaving

@@ -69,6 +69,14 @@ async def test_noise_on_standard_output_is_borne() -> None:
 
 
 @on_asyncio
+async def test_messages_in_pieces() -> None:
+    """Messages that come byte by byte, with carriage returns and blank lines between them, are whole."""
+    with nothing_left():
+        events = await collect(run([rude("trickle")], [[act("pid")], "Done."]))
+    assert texts(events)[0].isdigit()
+
+
+@on_asyncio
 async def test_a_server_of_the_newer_protocol() -> None:
     """One that refuses the older handshake is spoken to in the newer way."""
     with nothing_left():

@@ -15,9 +15,14 @@ OBJECT: dict[str, Any] = {"type": "object"}
 
 
 def say(**fields: Any) -> None:
-    """Send a message."""
-    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **fields}) + "\n")
-    sys.stdout.flush()
+    """Send a message; byte by byte, and with the line ends of another system, if that is how."""
+    line = json.dumps({"jsonrpc": "2.0", **fields}).encode()
+    if HOW == "trickle":
+        for byte in b"\r\n" + line + b"\r\n":
+            os.write(1, bytes([byte]))
+    else:
+        sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.flush()
 
 
 def main() -> None:
