@@ -90,8 +90,8 @@ class Approvals:
     raises denies the call.
 
     With `Config.approval_order="all_at_once"` all calls of a reply are listed at once; with `approval_timeout` a question
-    that nobody answers is denied. One object may serve several runs at once if their call ids differ; nested runs go
-    through `child`. All methods may be called from any thread.
+    that nobody answers is denied. One object may serve several runs at once if their call ids differ, and nested runs,
+    whose questions have an origin. All methods may be called from any thread.
     """
 
     def __init__(
@@ -179,12 +179,11 @@ class Approvals:
         return self._settled((), call.id, call.name, call.arguments)[0]
 
     async def __call__(self, request: ApprovalRequest) -> Decision:
-        """Ask, and wait for the answer. Cancelled, the question is withdrawn."""
-        return await self._ask((), request)
+        """Ask, and wait for the answer. Cancelled, the question is withdrawn.
 
-    def child(self, session_id: str, *, origin: Sequence[str] = ()) -> ChildApprovals:
-        """The `approve` of a nested run: its questions come here, with the sessions that they come from."""
-        return ChildApprovals(self, (*origin, session_id))
+        A request of a nested run says where it comes from by an attribute `origin`, session ids, outermost first.
+        """
+        return await self._ask(tuple(getattr(request, "origin", ())), request)
 
     def _settled(
         self, origin: Key, id: str, name: str, arguments: Mapping[str, Any]
@@ -226,7 +225,7 @@ class Approvals:
     def _add(self, key: Key, waiting: _Open) -> None:
         with self._lock:
             if key in self._open:
-                raise ValueError(f"{key[-1]!r}: expected an id that is not asked about already (nested runs: `child`)")
+                raise ValueError(f"{key[-1]!r}: expected an id that is not asked about already")
             self._open[key] = waiting
             self._over.pop(key, None)
             news, self._news = self._news, AbortSignal()
@@ -238,23 +237,3 @@ class Approvals:
             self._over[key] = "late" if waiting.decision is None else "duplicate"
             while len(self._over) > _REMEMBERED:
                 self._over.popitem(last=False)
-
-
-class ChildApprovals:
-    """The `approve` of a nested run, made by `Approvals.child`."""
-
-    def __init__(self, approvals: Approvals, origin: Key) -> None:
-        self._approvals = approvals
-        self._origin = origin
-
-    def policy(self, call: ToolInvocation) -> Decision | None:
-        """What needs no question; None: ask."""
-        return self._approvals._settled(self._origin, call.id, call.name, call.arguments)[0]
-
-    async def __call__(self, request: ApprovalRequest) -> Decision:
-        """Ask where the outermost run asks."""
-        return await self._approvals._ask(self._origin, request)
-
-    def child(self, session_id: str) -> ChildApprovals:
-        """That of a run nested in this one."""
-        return self._approvals.child(session_id, origin=self._origin)

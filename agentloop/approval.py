@@ -31,7 +31,7 @@ from agentloop._conditions import Condition
 from agentloop._jsontext import parse_json
 from agentloop._patterns import Budget
 from agentloop._policy_text import from_plain, read_toml, to_plain
-from agentloop._questions import Approvals, ChildApprovals, PolicyLike, Question, decided
+from agentloop._questions import Approvals, PolicyLike, Question, decided
 from agentloop._rules import STEPS, Rule, Verdict, Word, checked_word, strictest
 from agentloop._until_waiting import UntilWaiting, until_waiting
 from agentloop._values import as_tuple
@@ -41,7 +41,6 @@ from agentloop.tools import ToolInvocation
 
 __all__ = [
     "Approvals",
-    "ChildApprovals",
     "Condition",
     "Policies",
     "Policy",

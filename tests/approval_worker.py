@@ -17,7 +17,7 @@ from agentloop.approval import Approvals, Condition, Policy, Question, Rule, unt
 from agentloop.omni.answers import open_questions, store_answer
 from agentloop.omni.resume import resume_session
 from agentloop.session import Session
-from agentloop.testing import ScriptedModel, call
+from agentloop.testing import ScriptedModel, call, collect
 
 FOLDER = Path(sys.argv[1])
 ID = "waits_for_a_person"
@@ -53,10 +53,11 @@ async def first(leave: bool) -> None:
         FOLDER / "traces", model, tools=[delete], session_id=ID, approval_order="all_at_once"
     ) as session:
         run = session.run("clean up", approve=approvals)
-        events = until_waiting(run, order="all_at_once") if leave else run
-        async for _ in events:
-            pass
-        say(waiting=[request.tool_call_id for request in events.waiting] if leave else [])  # type: ignore[attr-defined]
+        if not leave:
+            await collect(run)
+        left = until_waiting(run, order="all_at_once")
+        await collect(left)
+        say(waiting=[request.tool_call_id for request in left.waiting])
 
 
 async def go_on() -> None:
@@ -66,7 +67,7 @@ async def go_on() -> None:
     async with Session.open(ID, FOLDER / "traces", model, tools=[delete], approval_order="all_at_once") as session:
         events = until_waiting(session.run(approve=approvals), order="all_at_once", open_calls=session_calls(session))
         seen = [type(event).__name__ async for event in events]
-        said = [message.text for message in session.messages]
+        said = [getattr(message, "text", "") for message in session.messages]
         say(waiting=[request.tool_call_id for request in events.waiting], events=seen, messages=said)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import anyio
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from agentloop import (
     Hooks,
     ToolExecutionEnd,
     ToolExecutionStart,
+    ToolInvocation,
     agent_loop,
     tool,
 )
@@ -285,7 +287,7 @@ async def test_only_what_a_policy_leaves_open_is_asked() -> None:
     rules = [
         Rule(verdict, where=[Condition("path", glob=f"{verdict}*")], reason=verdict)
         for verdict in ("allow", "deny", "forbid", "ask")
-    ]  # type: ignore[arg-type]
+    ]
     approvals = Approvals(Policy(rules, default="deny"))
     desk = Desk("allow1", "deny1", "forbid1", "ask1", approve=approvals)
 
@@ -362,27 +364,38 @@ async def test_answers_that_were_given_before() -> None:
 # ---------------------------------------------------------------- nested runs
 
 
+@attrs.frozen
+class ChildRequest(ApprovalRequest):
+    """A question of a nested run."""
+
+    origin: tuple[str, ...] = attrs.field(kw_only=True)
+
+
 async def test_questions_of_nested_runs_say_where_they_come_from() -> None:
-    """Two children with equal call ids: two questions with their origins, each answer to its own; `always` of one is not
-    the other's."""
+    """Two children with equal call ids: questions with their origins, each answer to its own; `always` of one is not the
+    other's."""
     approvals = Approvals()
-    first, second = approvals.child("s1"), approvals.child("s2").child("s3")
-    request = ApprovalRequest("c", "delete", "{}")
+    requests = {
+        "first": ChildRequest("c", "delete", "{}", origin=("s1",)),
+        "second": ChildRequest("c", "delete", "{}", origin=("s2", "s3")),
+        "own": ApprovalRequest("c", "delete", "{}"),
+    }
     answers: dict[str, str] = {}
 
-    async def ask(name: str, approve: Any) -> None:
-        answers[name] = await approve(request)
+    async def ask(name: str) -> None:
+        answers[name] = await approvals(requests[name])
 
     async with anyio.create_task_group() as group:
-        for name, approve in (("first", first), ("second", second), ("own", approvals)):
-            group.start_soon(ask, name, approve)
+        for name in requests:
+            group.start_soon(ask, name)
         questions = {question.origin: question for question in await pending(approvals, 3)}
         assert set(questions) == {("s1",), ("s2", "s3"), ()}
         approvals.answer(questions["s1",], "allow", always=True)
         approvals.answer("c", "deny", questions[()].digest)
         approvals.answer("c", "deny", questions[()].digest, origin=("s2", "s3"))
     assert answers == {"first": "allow", "second": "deny", "own": "deny"}
-    assert await first(ApprovalRequest("d", "delete", "{}")) == "allow"
+    assert await approvals(ChildRequest("d", "delete", "{}", origin=("s1",))) == "allow"
+    assert approvals.policy(ToolInvocation("e", "delete", {}, Desk().tool)) is None
 
 
 async def test_one_id_is_asked_about_once_at_a_time() -> None:
@@ -440,8 +453,8 @@ def test_no_call_runs_without_allow_for_exactly_its_arguments(
 ) -> None:
     """Whatever policies, hooks and persons do: what ran was allowed, right before its start, with these very arguments; and
     what one policy forbids never ran."""
-    first = Policy([Rule(p[0], where=[Condition("path", equals=str(n))]) for n, p in enumerate(plan)], default="deny")  # type: ignore[arg-type]
-    second = Policy([Rule(p[1], where=[Condition("path", equals=str(n))]) for n, p in enumerate(plan)], default="deny")  # type: ignore[arg-type]
+    first = Policy([Rule(p[0], where=[Condition("path", equals=str(n))]) for n, p in enumerate(plan)], default="deny")
+    second = Policy([Rule(p[1], where=[Condition("path", equals=str(n))]) for n, p in enumerate(plan)], default="deny")
 
     def answer(question: Question) -> None:
         said = plan[int(question.tool_call_id)][2]

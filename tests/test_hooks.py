@@ -305,7 +305,7 @@ async def test_a_stop_hook_drives_another_task() -> None:
     assert [message.text for message in events[-1].messages] == ["go", "one", "Fix the tests.", "two"]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("answer", [HookAnswer("stop", "enough"), HookAnswer("allow"), RuntimeError("x"), 5])  # type: ignore[arg-type]
+@pytest.mark.parametrize("answer", [HookAnswer("stop", "enough"), HookAnswer("allow"), RuntimeError("x"), 5])
 async def test_other_answers_of_a_stop_hook_end_the_run(answer: Any) -> None:
     """`stop`, a decision that it has not, a failure and nonsense are told and decide nothing: the run completes."""
 
