@@ -439,6 +439,7 @@ async def test_what_changes_between_runs(tmp_path: Path) -> None:
         session.configure(model=second, tools=[add], system_prompt="B", options={"thinking": "high"})
         async for _ in session.run("on"):
             pass
+        assert session.pending_summary is None, "a run has taken it"
         metas = [record["payload"] for record in session.history().records if is_meta(record)]
     asked = second.requests[0]
     assert (asked.system_prompt, dict(asked.options), [spec.name for spec in asked.tools]) == (
