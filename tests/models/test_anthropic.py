@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import builtins
 import contextlib
-import inspect
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,8 +45,8 @@ from agentloop.model import (
 from agentloop.models._anthropic_events import EventReader
 from agentloop.models._sdk import SdkStream
 from agentloop.models.anthropic import Anthropic, request_body, request_headers, thinks_adaptively
-from agentloop.testing._wire_compare import error_differences, stream_differences
 from agentloop.testing.wire import Case, Play, WireServer, load_cases, play_case, run_model
+from tests import sdks
 
 MODEL = "claude-sonnet-4-0"
 SEARCH = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"q": "tide", "n": 1.0}}
@@ -910,44 +907,10 @@ async def test_a_missing_key_is_auth(server: WireServer, monkeypatch: pytest.Mon
 
 
 def sdk_exceptions() -> list[Any]:
-    """An instance of each exception class of the SDK and of its HTTP library, made as they make them."""
     import anthropic
     import httpx2
 
-    request = httpx2.Request("POST", "http://127.0.0.1/v1/messages")
-    found = []
-    for module in (anthropic, httpx2):
-        for name, cls in inspect.getmembers(module, inspect.isclass):
-            if not issubclass(cls, Exception) or issubclass(cls, Warning) or cls.__module__ == "builtins":
-                continue
-            status = cls.status_code if isinstance(getattr(cls, "status_code", None), int) else 418
-            values = {
-                "request": request,
-                "response": httpx2.Response(status, request=request),
-                "body": None,
-            }
-            wanted = list(inspect.signature(cls.__init__).parameters.values())[1:]
-            needed = [p for p in wanted if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-            words = [values.get(p.name, "it broke") for p in needed if p.kind is not p.KEYWORD_ONLY]
-            named = {p.name: values.get(p.name, "it broke") for p in needed if p.kind is p.KEYWORD_ONLY}
-            found.append(pytest.param(cls(*words, **named), id=f"{module.__name__}.{name}"))
-    return found
-
-
-class Broken:
-    """A client whose every request raises."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    async def __aenter__(self) -> Broken:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        return None
-
-    async def post(self, *args: Any, **options: Any) -> Any:
-        raise self.error
+    return sdks.exceptions_of(anthropic, httpx2, address="http://127.0.0.1/v1/messages")
 
 
 @pytest.mark.parametrize("error", sdk_exceptions())
@@ -955,7 +918,7 @@ def test_no_exception_of_the_sdk_crosses(error: Exception) -> None:
     """Each class of the SDK and of its HTTP library comes out as a `ModelError` that names the original as its cause."""
 
     async def ask() -> None:
-        async for _ in Anthropic(MODEL, client=Broken(error))(ModelRequest(None, (user("x"),), (), {})):
+        async for _ in Anthropic(MODEL, client=sdks.Broken(error))(ModelRequest(None, (user("x"),), (), {})):
             pass
 
     with pytest.raises(ModelError) as caught:
@@ -968,15 +931,7 @@ def test_no_exception_of_the_sdk_crosses(error: Exception) -> None:
 
 def test_a_missing_sdk_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Making an adapter without its SDK names the extra."""
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **options: Any) -> Any:
-        if name.partition(".")[0] == "anthropic":
-            raise ModuleNotFoundError("No module named 'anthropic'", name="anthropic")
-        return real(name, *args, **options)
-
-    monkeypatch.setitem(sys.modules, "anthropic", None)
-    monkeypatch.setattr(builtins, "__import__", without)
+    sdks.take_away("anthropic", monkeypatch)
     with pytest.raises(MissingExtra, match=r"agentloop\[anthropic\]"):
         Anthropic(MODEL)
 
@@ -1002,7 +957,7 @@ def recorded(folder: Path, kinds: tuple[str, ...] = ("stream", "error")) -> list
 async def test_every_recorded_response(shared: Path) -> None:
     """Each stream and error of the API, through the SDK and whole, is what its bytes say."""
     with WireServer() as running:
-        found = {case.name: differences(case, await play_case(case, running)) for case in recorded(shared)}
+        found = {case.name: sdks.differences(case, await play_case(case, running)) for case in recorded(shared)}
     assert len(found) >= 35
     assert {name: differs for name, differs in found.items() if differs} == {}
 
@@ -1014,15 +969,9 @@ async def test_recorded_responses_chopped(shared: Path, chop: str) -> None:
     limit = 2_600 if chop == "3" else 6_500
     cases = [case for case in recorded(shared, ("stream",)) if case.entry["bytes"] < limit]
     with WireServer() as running:
-        found = {case.name: differences(case, await play_case(case, running, chop=chop)) for case in cases}
+        found = {case.name: sdks.differences(case, await play_case(case, running, chop=chop)) for case in cases}
     assert len(found) > 12
     assert {name: differs for name, differs in found.items() if differs} == {}
-
-
-def differences(case: Case, outcome: Any) -> list[str]:
-    if case.entry["kind"] == "error":
-        return error_differences(case.meta["status"], case.meta.get("headers") or {}, case.body, outcome)
-    return stream_differences(case.api, case.expected, outcome)
 
 
 def test_every_recorded_follow_up_is_rebuilt(shared: Path) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
-import inspect
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,8 +40,8 @@ from agentloop.model import (
 )
 from agentloop.models._responses_events import EventReader
 from agentloop.models.openai_responses import Dialect, OpenAIResponses, request_body
-from agentloop.testing._wire_compare import error_differences, stream_differences
 from agentloop.testing.wire import Case, Play, WireServer, load_cases, play_case, run_model
+from tests import sdks
 
 MODEL = "gpt-5"
 REASONING = {
@@ -830,43 +827,10 @@ async def test_a_missing_key_is_auth(server: WireServer, monkeypatch: pytest.Mon
 
 
 def sdk_exceptions() -> list[Any]:
-    """An instance of each exception class of the SDK, made as it makes them."""
     import httpx2
     import openai
 
-    request = httpx2.Request("POST", "http://127.0.0.1/responses")
-    found = []
-    for name, cls in inspect.getmembers(openai, inspect.isclass):
-        if not issubclass(cls, Exception) or issubclass(cls, Warning) or cls.__module__ == "builtins":
-            continue
-        status = cls.status_code if isinstance(getattr(cls, "status_code", None), int) else 418
-        completion = type("Completion", (), {"usage": None})()
-        values = {
-            "request": request, "response": httpx2.Response(status, request=request), "body": None, "completion": completion,
-            "unsent_messages": [],
-        }  # fmt: skip
-        wanted = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        needed = [p for p in wanted if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        words = [values.get(p.name, "it broke") for p in needed if p.kind is not p.KEYWORD_ONLY]
-        named = {p.name: values.get(p.name, "it broke") for p in needed if p.kind is p.KEYWORD_ONLY}
-        found.append(pytest.param(cls(*words, **named), id=name))
-    return found
-
-
-class Broken:
-    """A client whose every request raises."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    async def __aenter__(self) -> Broken:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        return None
-
-    async def post(self, *args: Any, **options: Any) -> Any:
-        raise self.error
+    return sdks.exceptions_of(openai, httpx2, address="http://127.0.0.1/responses")
 
 
 @pytest.mark.parametrize("error", sdk_exceptions())
@@ -874,7 +838,7 @@ def test_no_exception_of_the_sdk_crosses(error: Exception) -> None:
     """Each class of the SDK comes out as a `ModelError` that names the original as its cause."""
 
     async def ask() -> None:
-        async for _ in OpenAIResponses(MODEL, client=Broken(error))(ModelRequest(None, (user("x"),), (), {})):
+        async for _ in OpenAIResponses(MODEL, client=sdks.Broken(error))(ModelRequest(None, (user("x"),), (), {})):
             pass
 
     with pytest.raises(ModelError) as caught:
@@ -887,15 +851,7 @@ def test_no_exception_of_the_sdk_crosses(error: Exception) -> None:
 
 def test_a_missing_sdk_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Making an adapter without its SDK names the extra."""
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **options: Any) -> Any:
-        if name.partition(".")[0] == "openai":
-            raise ModuleNotFoundError("No module named 'openai'", name="openai")
-        return real(name, *args, **options)
-
-    monkeypatch.setitem(sys.modules, "openai", None)
-    monkeypatch.setattr(builtins, "__import__", without)
+    sdks.take_away("openai", monkeypatch)
     with pytest.raises(MissingExtra, match=r"agentloop\[openai\]"):
         OpenAIResponses(MODEL)
 
@@ -921,7 +877,7 @@ def recorded(folder: Path, kinds: tuple[str, ...] = ("stream", "error")) -> list
 async def test_every_recorded_response(shared: Path) -> None:
     """Each stream and error of the API, through the SDK and whole, is what its bytes say."""
     with WireServer() as running:
-        found = {case.name: differences(case, await play_case(case, running)) for case in recorded(shared)}
+        found = {case.name: sdks.differences(case, await play_case(case, running)) for case in recorded(shared)}
     assert len(found) >= 40
     assert {name: differs for name, differs in found.items() if differs} == {}
 
@@ -932,15 +888,9 @@ async def test_recorded_responses_chopped(shared: Path, chop: str) -> None:
     """Where the network cuts the bytes changes nothing (the smaller streams)."""
     cases = [case for case in recorded(shared, ("stream",)) if case.entry["bytes"] < 9_000]
     with WireServer() as running:
-        found = {case.name: differences(case, await play_case(case, running, chop=chop)) for case in cases}
+        found = {case.name: sdks.differences(case, await play_case(case, running, chop=chop)) for case in cases}
     assert len(found) >= 8
     assert {name: differs for name, differs in found.items() if differs} == {}
-
-
-def differences(case: Case, outcome: Any) -> list[str]:
-    if case.entry["kind"] == "error":
-        return error_differences(case.meta["status"], case.meta.get("headers") or {}, case.body, outcome)
-    return stream_differences(case.api, case.expected, outcome)
 
 
 def test_every_recorded_follow_up_is_rebuilt(shared: Path) -> None:

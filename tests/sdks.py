@@ -1,0 +1,76 @@
+"""What the tests of adapters on an SDK share: its exceptions, a client that raises them, recorded cases compared."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from agentloop.testing._wire_compare import error_differences, stream_differences
+from agentloop.testing.wire import Case
+
+
+def exceptions_of(*modules: ModuleType, address: str) -> list[Any]:
+    """One instance of every exception class of these modules, as parameters of a test."""
+    import httpx2
+
+    request = httpx2.Request("POST", address)
+    found = []
+    for module in modules:
+        for name, cls in inspect.getmembers(module, inspect.isclass):
+            if not issubclass(cls, Exception) or issubclass(cls, Warning) or cls.__module__ == "builtins":
+                continue
+            status = cls.status_code if isinstance(getattr(cls, "status_code", None), int) else 418
+            values = {
+                "request": request,
+                "response": httpx2.Response(status, request=request),
+                "body": None,
+                "completion": type("Completion", (), {"usage": None})(),
+                "unsent_messages": [],
+            }
+            wanted = list(inspect.signature(cls.__init__).parameters.values())[1:]
+            needed = [p for p in wanted if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+            words = [values.get(p.name, "it broke") for p in needed if p.kind is not p.KEYWORD_ONLY]
+            named = {p.name: values.get(p.name, "it broke") for p in needed if p.kind is p.KEYWORD_ONLY}
+            found.append(pytest.param(cls(*words, **named), id=f"{module.__name__}.{name}"))
+    return found
+
+
+class Broken:
+    """A client whose every request raises."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def __aenter__(self) -> Broken:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        return None
+
+    async def post(self, *args: Any, **options: Any) -> Any:
+        raise self.error
+
+
+def take_away(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here to the end of the test the package is not installed."""
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **options: Any) -> Any:
+        if name.partition(".")[0] == package:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+        return real(name, *args, **options)
+
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(builtins, "__import__", without)
+
+
+def differences(case: Case, outcome: Any) -> list[str]:
+    """How the outcome of a recorded case differs from what its bytes say."""
+    if case.entry["kind"] == "error":
+        return error_differences(case.meta["status"], case.meta.get("headers") or {}, case.body, outcome)
+    return stream_differences(case.api, case.expected, outcome)
