@@ -1,0 +1,428 @@
+"""Every adapter against every way in which a stream can fail: cut anywhere, dropped, ended early, silent, refused late.
+
+Whatever happens, the events of the run are legal, the text is what had come, the code says what happened, the connection
+is closed and nothing is left to the garbage collector. The streams are small ones made by hand.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from agentloop.config import Config
+from agentloop.context import Context
+from agentloop.events import AgentEnd, Event, MessageUpdate, RequestEnd, TextDelta
+from agentloop.grammar import check
+from agentloop.loop import agent_loop
+from agentloop.messages import AssistantMessage, user
+from agentloop.model import Model
+from agentloop.models.anthropic import Anthropic
+from agentloop.models.gemini import Gemini
+from agentloop.models.ollama import Ollama
+from agentloop.models.openai_chat import OpenAIChat
+from agentloop.models.openai_responses import OpenAIResponses
+from agentloop.testing import VirtualClock
+from agentloop.testing._contract_parts import no_generator_left
+from agentloop.testing.wire import Play, SeenRequest, WireServer
+
+pytestmark = pytest.mark.anyio
+
+PIECES = ("Grüß ", "dich, 世界 ", "😀!")
+TEXT = "".join(PIECES)
+ARGUMENTS = '{"city":"Köln"}'
+
+
+# ---------------------------------------------------------------- one small stream of each API
+
+
+@attrs.frozen
+class Api:
+    """How an adapter is made, and one reply of its API: three pieces of text, then a call."""
+
+    name: str
+    make: Callable[[str], Model]
+    events: Sequence[bytes]
+    whole: int
+    """After so many events the reply is whole, whatever follows."""
+    error: bytes
+    """An event that says that the server is overloaded."""
+    code: str = "overloaded"
+    content_type: str = "text/event-stream"
+
+    @property
+    def body(self) -> bytes:
+        """All of it."""
+        return b"".join(self.events)
+
+    def upto(self, count: int) -> int:
+        """How many bytes the first events have."""
+        return sum(map(len, self.events[:count]))
+
+    def text(self, count: int) -> str:
+        """The text in the first events."""
+        return "".join(piece for piece in PIECES if any(escaped(piece) in event for event in self.events[:count]))
+
+    def play(self, body: bytes | None = None, **options: Any) -> Play:
+        """The reply as an answer of the server."""
+        return Play(self.body if body is None else body, headers={"content-type": self.content_type}, **options)
+
+
+def escaped(text: str) -> bytes:
+    return json.dumps(text, ensure_ascii=False).encode()
+
+
+def sse(name: str | None, **data: Any) -> bytes:
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
+def chat() -> Api:
+    def chunk(delta: Any, finish: str | None = None) -> bytes:
+        return sse(
+            None, object="chat.completion.chunk", choices=[{"index": 0, "delta": delta, "finish_reason": finish}]
+        )
+
+    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "look", "arguments": ARGUMENTS}}
+    events = [
+        chunk({"role": "assistant", "content": ""}),
+        *(chunk({"content": piece}) for piece in PIECES),
+        chunk({"tool_calls": [call]}),
+        chunk({}, "tool_calls"),
+        sse(None, object="chat.completion.chunk", choices=[], usage={"prompt_tokens": 3, "completion_tokens": 5}),
+        b"data: [DONE]\n\n",
+    ]
+    error = sse(None, error={"message": "Overloaded", "code": 503})
+    return Api("chat", lambda at: OpenAIChat("m", base_url=f"{at}/v1", api_key="k", provider="test"), events, 6, error)
+
+
+def responses() -> Api:
+    def event(kind: str, **data: Any) -> bytes:
+        return sse(f"response.{kind}", type=f"response.{kind}", **data)
+
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "content": []}
+    call = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "look", "arguments": ""}
+    usage = {"input_tokens": 3, "output_tokens": 5}
+    events = [
+        event("created", response={"id": "r", "status": "in_progress"}),
+        event("output_item.added", output_index=0, item=message),
+        *(
+            event("output_text.delta", output_index=0, content_index=0, item_id="msg_1", delta=piece)
+            for piece in PIECES
+        ),
+        event("output_item.done", output_index=0, item={**message, "status": "completed"}),
+        event("output_item.added", output_index=1, item=call),
+        event("function_call_arguments.delta", output_index=1, item_id="fc_1", delta=ARGUMENTS),
+        event("output_item.done", output_index=1, item={**call, "status": "completed", "arguments": ARGUMENTS}),
+        event("completed", response={"id": "r", "status": "completed", "output": [], "usage": usage}),
+    ]
+    error = sse("error", type="error", code="server_is_overloaded", message="Overloaded")
+    return Api("responses", lambda at: OpenAIResponses("m", base_url=f"{at}/v1", api_key="k"), events, 10, error)
+
+
+def messages() -> Api:
+    def event(kind: str, **data: Any) -> bytes:
+        return sse(kind, type=kind, **data)
+
+    def delta(index: int, **data: Any) -> bytes:
+        return event("content_block_delta", index=index, delta=data)
+
+    call = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+    events = [
+        event("message_start", message={"id": "msg_1", "model": "m", "usage": {"input_tokens": 3, "output_tokens": 1}}),
+        event("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+        *(delta(0, type="text_delta", text=piece) for piece in PIECES),
+        event("content_block_stop", index=0),
+        event("content_block_start", index=1, content_block=call),
+        delta(1, type="input_json_delta", partial_json=ARGUMENTS),
+        event("content_block_stop", index=1),
+        event("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 5}),
+        event("message_stop"),
+    ]
+    error = event("error", error={"type": "overloaded_error", "message": "Overloaded"})
+    return Api("messages", lambda at: Anthropic("m", base_url=at, api_key="k"), events, 10, error)
+
+
+def gemini() -> Api:
+    def event(*parts: Any, **fields: Any) -> bytes:
+        return sse(None, candidates=[{"content": {"role": "model", "parts": list(parts)}, **fields}], responseId="r",
+                   usageMetadata={"promptTokenCount": 3, "candidatesTokenCount": 5})  # fmt: skip
+
+    events = [
+        *(event({"text": piece}) for piece in PIECES),
+        event({"functionCall": {"name": "look", "args": json.loads(ARGUMENTS)}, "thoughtSignature": "S"}),
+        event({"text": ""}, finishReason="STOP"),
+    ]
+    error = sse(None, error={"code": 503, "message": "Overloaded", "status": "UNAVAILABLE"})
+    return Api("gemini", lambda at: Gemini("m", base_url=at, api_key="k"), events, 5, error)
+
+
+def gemini_array() -> Api:
+    streamed = gemini()
+    events = [event.removeprefix(b"data: ").strip() + b"\n,\n" for event in streamed.events]
+    events = [b"[" + events[0], *events[1:-1], events[-1].removesuffix(b",\n") + b"]"]
+    error = streamed.error.removeprefix(b"data: ").strip() + b"\n]"
+    return attrs.evolve(streamed, name="gemini array", events=events, error=error, content_type="application/json")
+
+
+def ollama() -> Api:
+    def line(content: str = "", done: bool = False, **fields: Any) -> bytes:
+        message = {"role": "assistant", "content": content, **fields.pop("message", {})}
+        return (
+            json.dumps({"model": "m", "message": message, "done": done, **fields}, ensure_ascii=False).encode() + b"\n"
+        )
+
+    call = {"function": {"name": "look", "arguments": json.loads(ARGUMENTS)}}
+    events = [
+        *(line(piece) for piece in PIECES),
+        line(message={"tool_calls": [call]}),
+        line(done=True, done_reason="stop", prompt_eval_count=3, eval_count=5),
+    ]
+    error = b'{"error":"the model runner has unexpectedly stopped"}\n'
+    kind = "application/x-ndjson"
+    return Api("ollama", lambda at: Ollama("m", base_url=at), events, 5, error, "network", kind)
+
+
+APIS = [chat(), responses(), messages(), gemini(), gemini_array(), ollama()]
+
+
+# ---------------------------------------------------------------- one run
+
+
+@attrs.define
+class Ran:
+    """What a run came to."""
+
+    events: list[Event]
+    seen: SeenRequest
+
+    @property
+    def text(self) -> str:
+        """The text as it was streamed."""
+        deltas = [event.delta for event in self.events if isinstance(event, MessageUpdate)]
+        return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
+
+    @property
+    def code(self) -> str | None:
+        """The request's error code; None: it completed."""
+        (end,) = [event for event in self.events if isinstance(event, RequestEnd)]
+        return end.error_code
+
+    @property
+    def reply(self) -> AssistantMessage | None:
+        """The reply, committed or not."""
+        replies = [message for message in self.end.messages if isinstance(message, AssistantMessage)]
+        return replies[0] if replies else None
+
+    @property
+    def end(self) -> AgentEnd:
+        """The last event."""
+        assert isinstance(self.events[-1], AgentEnd)
+        return self.events[-1]
+
+
+async def run(server: WireServer, api: Api, play: Play, **config: Any) -> Ran:
+    """One request through the kernel; its events are held against both levels of the grammar."""
+    asked = len(server.requests)
+    with no_generator_left():
+        model = api.make(server.play(play))
+        loop = agent_loop([user("Hello")], Context(), Config(model=model, retry=None, max_turns=1, **config))
+        events = [event async for event in loop]
+    check(events)
+    assert len(server.requests) == asked + 1  # no retry of the library's own
+    ran = Ran(events, server.requests[-1])
+    assert await anyio.to_thread.run_sync(ran.seen.answered.wait, 5)
+    return ran
+
+
+async def closed_by_client(ran: Ran) -> bool:
+    return await anyio.to_thread.run_sync(ran.seen.client_closed.wait, 5)
+
+
+@pytest.fixture(params=APIS, ids=lambda api: api.name.replace(" ", "-"))
+def api(request: pytest.FixtureRequest) -> Api:
+    found: Api = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[WireServer]:
+    with WireServer() as running:
+        yield running
+    gc.collect()  # what was left would warn here, and warnings are errors
+
+
+# ---------------------------------------------------------------- nothing fails
+
+
+@pytest.mark.parametrize(
+    ("chop", "gzip"),
+    [*((chop, False) for chop in ("", "1", "2", "event", "line", "random:1", "random:2")), ("", True), ("3", True)],
+)
+async def test_the_bytes_may_be_cut_anywhere(server: WireServer, api: Api, chop: str, gzip: bool) -> None:
+    """At every byte, in characters and between CR and LF, compressed or not: the same reply, and the connection closed."""
+    ran = await run(server, api, api.play(chop=chop, gzip=gzip))
+    assert (ran.text, ran.code) == (TEXT, None)
+    assert ran.reply is not None
+    (call,) = ran.reply.tool_calls
+    assert (call.name, call.arguments, ran.reply.finish_reason) == ("look", ARGUMENTS, "tool_use")
+    assert ran.reply.usage is not None
+    assert (ran.reply.usage.cache_write, ran.reply.usage.output) == (3, 5)
+    assert await closed_by_client(ran)
+
+
+@pytest.mark.parametrize("framing", ["length", "close"])
+async def test_the_end_of_the_body_is_told_in_other_ways(server: WireServer, api: Api, framing: Any) -> None:
+    """By its length, or by the end of the connection."""
+    ran = await run(server, api, api.play(framing=framing))
+    assert (ran.text, ran.code) == (TEXT, None)
+
+
+# ---------------------------------------------------------------- the connection fails
+
+
+def ends(api: Api) -> Iterator[tuple[int, int]]:
+    """After each event: how many events are whole, and where."""
+    for count in range(len(api.events) + 1):
+        yield count, api.upto(count)
+
+
+def places(api: Api) -> Iterator[tuple[int, int]]:
+    """After each event, and inside of the next."""
+    for count, at in ends(api):
+        yield count, at
+        if count < len(api.events):
+            yield count, at + 9
+
+
+def assert_broken(api: Api, ran: Ran, whole: int, code: str) -> None:
+    """The text of the events that were whole; a failure with this code, unless the reply was whole."""
+    assert ran.text == api.text(whole)
+    if whole >= api.whole:
+        assert ran.code is None
+        return
+    assert (ran.code, ran.end.stop_reason) == (code, "retryable")
+    if ran.reply is not None:
+        assert (ran.reply.text, ran.reply.stop_reason, ran.reply.error_code) == (ran.text, "retryable", code)
+
+
+async def test_dropped_at_every_event(server: WireServer, api: Api) -> None:
+    """The text so far stays, and asking again is worth it."""
+    for whole, at in places(api):
+        ran = await run(server, api, api.play(drop_at=at, chop="event"))
+        assert_broken(api, ran, whole, "network")
+
+
+async def test_dropped_while_compressed(server: WireServer, api: Api) -> None:
+    """What was flushed can be read; the end of the coding is missing as well."""
+    for whole, at in ends(api):
+        ran = await run(server, api, api.play(drop_at=at, chop="event", gzip=True))
+        assert_broken(api, ran, whole, "network")
+
+
+async def test_reset_at_every_event(server: WireServer, api: Api) -> None:
+    """A reset throws away what was not read yet: the text is some beginning."""
+    for whole, at in ends(api):
+        ran = await run(server, api, api.play(drop_at=at, reset=True))
+        assert api.text(whole).startswith(ran.text)
+        assert ran.code == "network" or (ran.code is None and whole >= api.whole)
+
+
+async def test_dropped_inside_a_body_of_known_length(server: WireServer, api: Api) -> None:
+    """The length that was promised does not come."""
+    ran = await run(server, api, api.play(drop_at=api.upto(2), framing="length"))
+    assert_broken(api, ran, 2, "network")
+
+
+async def test_ended_early_but_cleanly_at_every_event(server: WireServer, api: Api) -> None:
+    """Nothing tells but the missing end of the reply."""
+    for whole, at in places(api):
+        ran = await run(server, api, api.play(end_at=at))
+        assert_broken(api, ran, whole, "truncated")
+
+
+async def test_no_answer_at_all(server: WireServer, api: Api) -> None:
+    """The connection breaks before the first byte of the body, or nobody listens."""
+    ran = await run(server, api, api.play(b"", drop_at=0))
+    assert (ran.text, ran.code, ran.reply) == ("", "network", None)
+    events = [
+        event
+        async for event in agent_loop(["Hello"], Context(), Config(model=api.make("http://127.0.0.1:9"), retry=None))
+    ]
+    check(events)
+    assert (events[-1].error_code, events[-1].stop_reason) == ("network", "retryable")
+
+
+# ---------------------------------------------------------------- the server falls silent
+
+
+async def test_silence_after_every_event(server: WireServer, api: Api) -> None:
+    """The run's idle time-out ends the wait, on a clock that jumps when the text has come; the connection is closed."""
+    for whole in range(api.whole):
+        with anyio.fail_after(20):
+            ran = await run_into_silence(server, api, whole)
+        assert_broken(api, ran, whole, "timeout")
+        assert await closed_by_client(ran)
+
+
+async def run_into_silence(server: WireServer, api: Api, whole: int) -> Ran:
+    """A run whose stream stays open after so many events."""
+    clock = VirtualClock(autojump_threshold=None)
+    asked, arrived, text = len(server.requests), anyio.Event(), ""
+    events: list[Event] = []
+
+    async def jump() -> None:
+        await arrived.wait()
+        while len(server.requests) == asked or not server.requests[-1].stalled.is_set():  # noqa: ASYNC110  # a thread's
+            await anyio.sleep(0.002)
+        while True:  # a piece may still be on its way: then the wait begins anew
+            clock.jump(61)
+            await anyio.sleep(0.01)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(jump)
+        model = api.make(server.play(api.play(stall_at=api.upto(whole), chop="event")))
+        if not api.text(whole):
+            arrived.set()
+        async for event in agent_loop(
+            ["Hello"], Context(), Config(model=model, retry=None, idle_timeout=60, clock=clock)
+        ):
+            events.append(event)
+            if isinstance(event, MessageUpdate) and isinstance(event.delta, TextDelta):
+                text += event.delta.text
+                if text == api.text(whole):
+                    arrived.set()
+        group.cancel_scope.cancel()
+    check(events)
+    return Ran(events, server.requests[-1])
+
+
+# ---------------------------------------------------------------- the server refuses late
+
+
+async def test_an_error_after_every_event(server: WireServer, api: Api) -> None:
+    """An error in the stream is what it says, and what came before it stays."""
+    for whole in range(1, api.whole):
+        ran = await run(server, api, api.play(b"".join(api.events[:whole]) + api.error))
+        assert_broken(api, ran, whole, api.code)
+        assert await closed_by_client(ran)
+
+
+async def test_an_error_instead_of_the_first_event(server: WireServer, api: Api) -> None:
+    """Under status 200: as if it had been refused."""
+    error = b"[" + api.error if api.name == "gemini array" else api.error
+    ran = await run(server, api, api.play(error))
+    assert (ran.text, ran.code, ran.reply) == ("", api.code, None)
+
+
+@pytest.mark.parametrize("junk", [b"event: x\ndata: {\n\n", b"event: x\ndata: \xff\xfe\n\n"], ids=["half", "no-utf-8"])
+async def test_what_is_no_event_after_content(server: WireServer, api: Api, junk: bytes) -> None:
+    """Broken JSON, or bytes that are no UTF-8, between the events."""
+    for whole in (2, api.whole - 1):
+        ran = await run(server, api, api.play(b"".join([*api.events[:whole], junk, *api.events[whole:]])))
+        assert_broken(api, ran, whole, "malformed")
