@@ -26,6 +26,7 @@ from agentloop import (
     Tool,
     ToolExecutionEnd,
     ToolExecutionStart,
+    ToolResultMessage,
     TurnEnd,
     TurnStart,
     UserMessage,
@@ -178,6 +179,17 @@ async def test_continue_asks_again_after_a_failure() -> None:
     assert texts(agent.messages) == ["go", "half", "whole"]
     await agent.prompt("more")
     assert texts(model.requests[2].messages) == ["go", "whole", "more"]
+
+
+async def test_continue_never_uses_the_id_of_a_call_again() -> None:
+    """A call of a reply that was cut short stays in the history; what the retry calls is told apart from it."""
+    model = ScriptedModel([[call("work", id="c"), CUT], [call("work", id="c")], "done"])
+    agent = Agent(model, retry=None, tools=[named("work")])
+    await agent.prompt("go")
+    await agent.continue_()
+    results = [m.tool_call_id for m in agent.messages if isinstance(m, ToolResultMessage)]
+    assert results == ["c", "c#2"]
+    assert texts(agent.messages)[-1] == "done"
 
 
 async def test_continue_runs_open_calls() -> None:
