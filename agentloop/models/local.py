@@ -10,6 +10,7 @@ The weights know no tool calls. So with tools each reply to a prompt is held by 
 call; and since such a small model never stops calling, what follows a call's result is always an answer in plain text.
 
 The engine (`xllamacpp`) generates in a worker thread, one reply at a time; leaving a reply stops it at its next token.
+It stays loaded until the process ends, and it opens a port of its own on the loopback address, which nothing here uses.
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ class _Answer:
         self._stopped = False
         self._over = False
         self._error: BaseException | None = None
-        threading.Thread(target=self._work, name="agentloop-local-model", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="agentloop-local-model", daemon=True)
+        self._thread.start()
 
     async def next(self) -> Any:
         """The next event, None at the end."""
@@ -154,7 +156,9 @@ class _Answer:
         self._stopped = True
         while not self._over:
             self._events.clear()
-            await self.next()
+            with contextlib.suppress(Exception):  # what went wrong is of no interest any more
+                await self.next()
+        self._thread.join(1)  # it has said its last word, so this does not wait
 
     def _work(self) -> None:
         try:

@@ -192,6 +192,13 @@ class LocalProvider(Provider):
 class TestRealTokens:
     pytestmark = real
 
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _engine(cls) -> None:
+        """Loaded before the tests: it stays, with its port, and is no leftover of one of them."""
+        model = LocalModel()
+        local._engine(model._sdk, model._weights, model._threads)
+
     async def test_a_tool_run(self) -> None:
         """A prompt, a call held by the schema, its result, an answer in several deltas."""
         asked = []
