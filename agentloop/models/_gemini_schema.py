@@ -19,7 +19,7 @@ _DEFINITIONS = ("$defs", "definitions")
 
 
 class _Unresolvable(Exception):
-    """A reference to itself, to nowhere or outside, or too much to write out."""
+    """A reference to nowhere or outside, or too much to write out."""
 
 
 def function_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,8 +28,8 @@ def function_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     for key in _ROOT_ONLY:
         plain.pop(key, None)
     try:
-        written: dict[str, Any] = _Writer(plain).write(plain, ())
-    except (_Unresolvable, RecursionError):
+        written: dict[str, Any] = _Writer(plain).write(plain)
+    except (_Unresolvable, RecursionError):  # what refers to itself meets one of the two bounds
         return plain
     for key in _DEFINITIONS:
         written.pop(key, None)
@@ -41,24 +41,22 @@ class _Writer:
         self._root = root
         self._left = MAX_NODES
 
-    def write(self, node: Any, way: tuple[str, ...]) -> Any:
-        """A copy of a part of the schema; `way` are the references that lead here."""
+    def write(self, node: Any) -> Any:
+        """A copy of a part of the schema, references written out."""
         self._left -= 1
         if self._left < 0:
             raise _Unresolvable
         if isinstance(node, list):
-            return [self.write(item, way) for item in node]
+            return [self.write(item) for item in node]
         if not isinstance(node, dict):
             return node
         target = node.get("$ref")
         if isinstance(target, str):
-            if target in way:
-                raise _Unresolvable
             beside = {key: value for key, value in node.items() if key != "$ref"}
-            found = self.write(self._find(target), (*way, target))
-            return {**found, **self.write(beside, way)} if isinstance(found, dict) else found
+            found = self.write(self._find(target))
+            return {**found, **self.write(beside)} if isinstance(found, dict) else found
         skipped = _DEFINITIONS if node is self._root else ()
-        return {key: self.write(value, way) for key, value in node.items() if key not in skipped}
+        return {key: self.write(value) for key, value in node.items() if key not in skipped}
 
     def _find(self, target: str) -> Any:
         """What a JSON pointer in the same document points at."""

@@ -257,6 +257,10 @@ def server() -> Iterator[WireServer]:
     gc.collect()  # what was left would warn here, and warnings are errors
 
 
+on_one_backend = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+"""For what is the adapter's alone, whatever the event loop."""
+
+
 # ---------------------------------------------------------------- nothing fails
 
 
@@ -277,6 +281,7 @@ async def test_the_bytes_may_be_cut_anywhere(server: WireServer, api: Api, chop:
 
 
 @pytest.mark.parametrize("framing", ["length", "close"])
+@on_one_backend
 async def test_the_end_of_the_body_is_told_in_other_ways(server: WireServer, api: Api, framing: Any) -> None:
     """By its length, or by the end of the connection."""
     ran = await run(server, api, api.play(framing=framing))
@@ -318,6 +323,7 @@ async def test_dropped_at_every_event(server: WireServer, api: Api) -> None:
         assert_broken(api, ran, whole, "network")
 
 
+@on_one_backend
 async def test_dropped_while_compressed(server: WireServer, api: Api) -> None:
     """What was flushed can be read; the end of the coding is missing as well."""
     for whole, at in ends(api):
@@ -333,6 +339,7 @@ async def test_reset_at_every_event(server: WireServer, api: Api) -> None:
         assert ran.code == "network" or (ran.code is None and whole >= api.whole)
 
 
+@on_one_backend
 async def test_dropped_inside_a_body_of_known_length(server: WireServer, api: Api) -> None:
     """The length that was promised does not come."""
     ran = await run(server, api, api.play(drop_at=api.upto(2), framing="length"))
@@ -405,6 +412,7 @@ async def run_into_silence(server: WireServer, api: Api, whole: int) -> Ran:
 # ---------------------------------------------------------------- the server refuses late
 
 
+@on_one_backend
 async def test_an_error_after_every_event(server: WireServer, api: Api) -> None:
     """An error in the stream is what it says, and what came before it stays."""
     for whole in range(1, api.whole):
@@ -413,6 +421,7 @@ async def test_an_error_after_every_event(server: WireServer, api: Api) -> None:
         assert await closed_by_client(ran)
 
 
+@on_one_backend
 async def test_an_error_instead_of_the_first_event(server: WireServer, api: Api) -> None:
     """Under status 200: as if it had been refused."""
     error = b"[" + api.error if api.name == "gemini array" else api.error
@@ -420,6 +429,7 @@ async def test_an_error_instead_of_the_first_event(server: WireServer, api: Api)
     assert (ran.text, ran.code, ran.reply) == ("", api.code, None)
 
 
+@on_one_backend
 @pytest.mark.parametrize("junk", [b"event: x\ndata: {\n\n", b"event: x\ndata: \xff\xfe\n\n"], ids=["half", "no-utf-8"])
 async def test_what_is_no_event_after_content(server: WireServer, api: Api, junk: bytes) -> None:
     """Broken JSON, or bytes that are no UTF-8, between the events."""

@@ -110,7 +110,10 @@ def test_an_event_without_its_blank_line_counts() -> None:
 
 def test_data_on_several_lines_is_one_event() -> None:
     """Joined with a line feed, as the grammar says; one blank behind the colon is none of the data."""
-    assert list(SseReader().feed(b"data:  a\ndata\ndata:b\n\n")) == [b" a\n\nb"]
+    body = b"data:  a\r\ndata\r\ndata:b\r\n\r\n"
+    for cut in range(len(body)):
+        reader = SseReader()
+        assert [*reader.feed(body[:cut]), *reader.feed(body[cut:])] == [b" a\n\nb"]
 
 
 def test_a_plain_error_behind_the_events() -> None:
