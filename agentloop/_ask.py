@@ -201,6 +201,8 @@ class _Reading:
         core, feed = self.core, self.assembler.feed
         now, ahead, count = core.clock.now, core.config.run_ahead, 0
         abort = core.config.abort or core.signal
+        if abort.aborted:  # between the spawn of this job and its first line
+            return
         stream: Any = await _open(request)
         try:
             async for chunk in stream:

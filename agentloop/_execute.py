@@ -333,7 +333,8 @@ class Batch:
     async def _body(self, call: Call) -> Any:
         tool, sink, prepared = call.tool, call.sink, call.prepared
         assert tool is not None and sink is not None and prepared is not None
-        run = prepared.bind(ToolContext(call.call.id, call.call.name, sink.signal, sink, self.core.config.approve))
+        config = self.core.config
+        run = prepared.bind(ToolContext(call.call.id, call.call.name, sink.signal, sink, config.approve, config.abort))
         if tool.kind == "async":
             return await run()
         if tool.kind == "stream":

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from inspect import isawaitable, signature
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import attrs
 
+from agentloop.abort import AbortSignal
 from agentloop.config import Config, Decision
 from agentloop.context import Context
 from agentloop.errors import ToolDefinitionError, TraceReadError, TraceWriteError
@@ -193,7 +195,10 @@ class _Subagent:
             writer = None if self.traces is None else TraceWriter(self.traces, meta, redact=self.redact)
         except (TraceWriteError, TraceReadError, OSError) as error:
             return _error(f"The agent could not start, its trace cannot be written: {error}")
-        heard = _Heard(self._events(prompt, ctx, session_id, tools, writer))
+        signal = AbortSignal()  # fires in the moment of the outermost abort: no level begins anything after it
+        sources = [source for source in (ctx.run_abort, ctx.abort) if source is not None]
+        unsubscribe = [source.subscribe(partial(_follow, signal, source)) for source in sources]
+        heard = _Heard(self._events(prompt, ctx.approve, signal, session_id, tools, writer))
         failed: str | None = None
         try:
             bound = _closing_bound(self.config, tools, levels)
@@ -201,6 +206,8 @@ class _Subagent:
         except TraceWriteError as error:
             failed = f"The agent was stopped, its trace cannot be written: {error}"
         finally:
+            for take_back in unsubscribe:
+                take_back()
             if writer is not None:
                 writer.close()
         return _result(heard, session_id, failed)
@@ -209,12 +216,18 @@ class _Subagent:
         return self.tools() if callable(self.tools) else self.tools
 
     def _events(
-        self, prompt: str, ctx: ToolContext, session_id: str, tools: Sequence[Tool], writer: TraceWriter | None
+        self,
+        prompt: str,
+        above: Callable[[ApprovalRequest], Any] | None,
+        signal: AbortSignal,
+        session_id: str,
+        tools: Sequence[Tool],
+        writer: TraceWriter | None,
     ) -> AsyncGenerator[Event, None]:
         approve = self.config.approve
-        if approve is None and ctx.approve is not None:
-            approve = _Upwards(ctx.approve, session_id)
-        config = attrs.evolve(self.config, approve=approve, abort=ctx.abort)
+        if approve is None and above is not None:
+            approve = _Upwards(above, session_id)
+        config = attrs.evolve(self.config, approve=approve, abort=signal)
         context = attrs.evolve(self.context, tools=tools)
         run = agent_loop([user(prompt, sender="parent_agent")], context, config)
         return run if writer is None else record(run, writer)
@@ -229,6 +242,10 @@ class _Subagent:
             workspace=str(Path.cwd()),
             source="subagent",
         )
+
+
+def _follow(signal: AbortSignal, source: AbortSignal) -> None:
+    signal.abort(source.reason)
 
 
 class _Upwards:

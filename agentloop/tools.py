@@ -82,7 +82,7 @@ class ToolSink(Protocol):
 class ToolContext:
     """What a tool that takes a `ctx` parameter gets: its call's id, an abort signal, and ways to report."""
 
-    __slots__ = ("_sink", "abort", "approve", "tool_call_id", "tool_name")
+    __slots__ = ("_sink", "abort", "approve", "run_abort", "tool_call_id", "tool_name")
 
     def __init__(
         self,
@@ -91,6 +91,7 @@ class ToolContext:
         abort: AbortSignal,
         sink: ToolSink,
         approve: Callable[[ApprovalRequest], Any] | None = None,
+        run_abort: AbortSignal | None = None,
     ) -> None:
         """Made by the loop for each call."""
         self.tool_call_id = tool_call_id
@@ -99,6 +100,8 @@ class ToolContext:
         """Fires when the call is to stop; return within `Config.abort_grace` after it to have your result kept."""
         self.approve = approve
         """The run's `Config.approve`, for a nested run to ask; None: all calls run."""
+        self.run_abort = run_abort
+        """The run's `Config.abort`: fires at once, where `abort` follows when the run has noticed."""
         self._sink = sink
 
     def progress(self, partial: ToolResult | str | ContentBlock | Iterable[ContentBlock | str]) -> None:
