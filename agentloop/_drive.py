@@ -469,7 +469,7 @@ class _Source:
         self.requests: deque[str] = deque()
         self.answers: deque[tuple[Any, BaseException | None]] = deque()
         self.waiter: Waiter | None = None
-        self.busy = False
+        self.busy = self.over = False
         core.closing_bound = max(core.closing_bound, getattr(source, "closing_bound", 0.0))
         self.job = core.spawn(self._serve, tag="the tool source")
 
@@ -490,6 +490,7 @@ class _Source:
 
     async def close(self) -> None:
         """Have it disconnect; bounded. What it is still busy with is wanted no more."""
+        self.over = True
         if not self.job.done:
             if self.busy:
                 self.core.host.cancel(self.job)
@@ -509,6 +510,8 @@ class _Source:
     async def _serve(self) -> None:
         try:
             while (what := await self._next()) != "close":
+                if self.core.look():  # nothing begins after a stop; whoever asked hears of it
+                    continue
                 self.busy = True
                 try:
                     value = await (self.source.connect() if what == "connect" else self.source.changed())
@@ -518,6 +521,8 @@ class _Source:
                     self.answers.append((value, None))
                 self.busy = False
                 self.core.ring()
+                if self.over or self.core.closing:  # it was given up while it ignored its cancellation
+                    break
         finally:
             await close_shielded(self.source.close)
 

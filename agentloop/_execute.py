@@ -310,7 +310,7 @@ class Batch:
             done(call, value, None)
 
     def _answered(self, call: Call, decision: Any, error: BaseException | None) -> None:
-        if call.stage != "asked":  # too late: timed out or aborted
+        if call.stage != "asked" or self.core.look():  # too late: timed out or stopped
             return
         self.core.clear_timer(call.key)
         if error is not None:
@@ -464,8 +464,8 @@ class Batch:
 
     def _replaced(self, call: Call, answer: Any, error: BaseException | None) -> None:
         outcome = call.value
-        if call.stage != "after" or outcome is None:
-            return
+        if call.stage != "after" or outcome is None or (error is not None and self.core.look()):
+            return  # what was stopped keeps its real result
         if error is None and answer is not None and not isinstance(answer, ToolResult):
             error = TypeError(f"after_tool_call: expected a ToolResult or None, got {type(answer).__name__}")
         if error is not None:

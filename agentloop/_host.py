@@ -28,10 +28,19 @@ _tasks: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references
 class Job:
     """One awaitable of the caller's in a task of its own."""
 
-    __slots__ = ("_cancelled", "_done_callback", "_handle", "cancel_requested", "done", "error", "make", "tag", "value")
+    __slots__ = (
+        "_done_callback", "_handle", "_stopped", "cancel_requested", "done", "error", "make", "tag", "value",
+    )  # fmt: skip
 
-    def __init__(self, make: Callable[[], Awaitable[Any]], done: Callable[[Job], None], tag: Any = None) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Awaitable[Any]],
+        done: Callable[[Job], None],
+        tag: Any = None,
+        stopped: Callable[[], bool] | None = None,
+    ) -> None:
         self.make = make
+        self._stopped = stopped
         self._done_callback = done
         self.tag = tag
         self._handle: Any = None
@@ -39,6 +48,12 @@ class Job:
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
+
+    def may_begin(self) -> bool:
+        """Asked in the task, before its first line: what was stopped since the job was made never begins (G21)."""
+        if self._stopped is not None and not self.cancel_requested and self._stopped():
+            self.cancel_requested = True
+        return not self.cancel_requested
 
     def finish(self) -> None:
         """Called once by the backend when the task is over."""
@@ -173,7 +188,7 @@ class AsyncioHost:
 
 
 async def _asyncio_job(job: Job) -> None:
-    if job.cancel_requested:
+    if not job.may_begin():
         job.error = asyncio.CancelledError()
         return
     try:
@@ -232,7 +247,7 @@ class TrioHost:
         returned = False
         try:
             with scope:
-                if not job.cancel_requested:  # a task looks before its first line: the body would run to a checkpoint
+                if job.may_begin():  # else the body would run to its first checkpoint
                     await self._body(job)
                     returned = True
         finally:

@@ -308,9 +308,16 @@ class Core:
     # ------------------------------------------------------------ jobs and callbacks
 
     def spawn(
-        self, make: Callable[[], Awaitable[Any]], done: Callable[[Job], None] | None = None, tag: Any = None
+        self,
+        make: Callable[[], Awaitable[Any]],
+        done: Callable[[Job], None] | None = None,
+        tag: Any = None,
+        effect: bool = True,
     ) -> Job:
-        """Start a job; `done` is called in its event loop right when it is over, before the driver looks again."""
+        """Start a job; `done` is called in its event loop right when it is over, before the driver looks again.
+
+        An `effect` does not begin after a stop, also one that came between this call and the job's first step.
+        """
 
         def finished(job: Job) -> None:
             self.jobs.discard(job)
@@ -322,7 +329,7 @@ class Core:
                 done(job)
             self.ring()
 
-        job = Job(make, finished, tag)
+        job = Job(make, finished, tag, self.look if effect else None)
         self.jobs.add(job)
         self.host.spawn(job)
         return job
@@ -420,7 +427,7 @@ class Core:
         if type(self.clock) is SystemClock:
             self._cancel_alarm = self.host.timer(at - now, self._alarm)
             return
-        job = self.spawn(lambda: self.clock.sleep(at - now), self._slept, "the clock")
+        job = self.spawn(lambda: self.clock.sleep(at - now), self._slept, "the clock", effect=False)
         self._cancel_alarm = lambda: self.host.cancel(job)
 
     def _slept(self, job: Job) -> None:

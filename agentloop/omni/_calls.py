@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable
+from types import CoroutineType
 from typing import Any, Protocol
 
 import anyio
@@ -41,6 +42,8 @@ class _AsyncioCall:
         self._task = asyncio.ensure_future(self._run(awaitable))
         _tasks.add(self._task)
         self._task.add_done_callback(_tasks.discard)
+        if isinstance(awaitable, CoroutineType):  # cancelled before its first step, nobody would ever await it
+            self._task.add_done_callback(lambda _: awaitable.close())
 
     async def _run(self, awaitable: Awaitable[Any]) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from agentloop import (
     Config,
     Context,
     Event,
+    McpConnectEnd,
     MessageEnd,
     ModelError,
     RequestEnd,
@@ -34,6 +36,7 @@ from agentloop.grammar import Checker, check
 from agentloop.messages import Text, ToolCall, Usage
 from agentloop.model import BlockChunk, BlockEnd, Finish, TextChunk, ThinkingChunk, ToolCallChunk, UsageChunk
 from agentloop.omni import codec
+from agentloop.omni.recorder import record
 from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
 
 from .bench import Bad, Hostile, HostileError, Worse, nothing_left, outcome
@@ -620,3 +623,54 @@ async def test_a_clock_that_fails(wrong: str) -> None:
                     checker.feed(event)
             except Bad:
                 pass
+
+
+async def test_a_tool_source_that_is_deaf_is_closed_when_it_returns() -> None:
+    """A source that ignored its cancellation is closed once it comes back, and its task ends."""
+    release = anyio.Event()
+    closed = []
+
+    class Source:
+        servers = ("s",)
+
+        async def connect(self) -> Any:
+            with anyio.CancelScope(shield=True):
+                while not release.is_set():
+                    try:
+                        await release.wait()
+                    except asyncio.CancelledError:
+                        pass
+            return McpConnectEnd("completed"), []
+
+        async def changed(self) -> None:
+            return None
+
+        async def close(self) -> None:
+            closed.append(True)
+
+    async with nothing_left():
+        events = await play(ScriptedModel(["done"]), tool_source=Source(), deadline=5)
+        assert outcome(events) == ("aborted", "deadline")
+        assert not closed
+        release.set()
+        await wait_all_blocked()
+        assert closed == [True]
+
+
+async def test_a_sink_that_is_cancelled_before_its_first_step() -> None:
+    """The recording is closed by another task at that very moment: what the sink returned is closed, not forgotten."""
+    recordings: list[Any] = []
+
+    async def late() -> None:
+        await anyio.lowlevel.checkpoint()
+
+    async with nothing_left(), anyio.create_task_group() as group:
+
+        def sink(entry: Any) -> Any:
+            group.start_soon(recordings[0].aclose)
+            return late()
+
+        run = agent_loop("go", Context(), Config(model=ScriptedModel(["done"])))
+        recordings.append(record(run, sink))
+        await collect(recordings[0])
+    gc.collect()
