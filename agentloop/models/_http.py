@@ -14,9 +14,6 @@ from agentloop.models._errors import MAX_PARSED, response_error
 from agentloop.models._sdk import END, KeptClient, SdkStream, default_certificates
 from agentloop.models._shared import load_sdk
 
-EXTRA: Final = "http"
-"""The extra that brings `httpx2`."""
-
 CONNECT_TIMEOUT: Final = 10.0
 READ_TIMEOUT: Final = 600.0
 """Seconds; how long a silence a run bears is for `Config.idle_timeout`, which counts only while it waits."""
@@ -29,13 +26,13 @@ class HttpClient(KeptClient):
     """Where an adapter gets its `httpx2.AsyncClient`. Proxies and certificates are those of the environment; a client
     made here neither retries nor follows redirects: keys in headers of a provider's own would go along.
 
-    `timeout` is a number of seconds, or an `httpx2.Timeout`. Raises `MissingExtra` without the package, `TypeError` for
-    a client of the caller's that is not asynchronous.
+    `extra` is the extra that brings the package, `timeout` a number of seconds or an `httpx2.Timeout`. Raises
+    `MissingExtra` without the package, `TypeError` for a client of the caller's that is not asynchronous.
     """
 
-    def __init__(self, given: Any = None, *, timeout: Any = None) -> None:
+    def __init__(self, given: Any, extra: str, *, timeout: Any = None) -> None:
         super().__init__(given)
-        self._httpx = load_sdk("httpx2", EXTRA)
+        self._httpx = load_sdk("httpx2", extra)
         if given is not None and not hasattr(given, "__aenter__"):
             raise TypeError(f"client: expected an asynchronous client (AsyncClient), got {type(given).__name__}")
         if timeout is None:

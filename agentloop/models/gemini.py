@@ -77,10 +77,11 @@ _WEB = ("https://", "http://", "gs://")
 class Gemini:
     """A model callable for Gemini, on asyncio and trio.
 
-    `base_url` ends with the API's version; Vertex AI is asked at `…/v1/projects/P/locations/L/publishers/google` with a
-    token in `headers`. `client` is an `httpx2.AsyncClient` of the caller's, who also closes it; `timeout` (seconds) is
-    for the one made here. It lives as long as a request; inside `async with` one is kept, connections included.
-    `provider` names who answers: it goes into the replies, and signatures go back only to the same provider and model.
+    `base_url` ends with the API's version; Vertex AI is asked at `…/v1/projects/P/locations/L/publishers/google`
+    with a token in `headers`, or by a client whose `auth` renews it. `client` is an `httpx2.AsyncClient` of the
+    caller's, who also closes it; `timeout` (seconds) is for the one made here. It lives as long as a request;
+    inside `async with` one is kept, connections included. `provider` names who answers: it goes into the replies,
+    and signatures go back only to the same provider and model.
 
     `options` are defaults for those of a request. Beside the common ones (see `agentloop.models._shared`) there is
     `provider_tools` (the API's own tool objects: `{"googleSearch": {}}`). `thinking` may also be the API's object. All
@@ -111,7 +112,7 @@ class Gemini:
         self._base_url = base_url
         self._key = api_key
         self._headers = dict(headers or {})
-        self._client = HttpClient(client, timeout=timeout)
+        self._client = HttpClient(client, "gemini", timeout=timeout)
 
     def __repr__(self) -> str:
         return f"Gemini({self.model!r}, provider={self.provider!r})"

@@ -112,7 +112,7 @@ class Ollama:
         self._base_url = base_url
         self._key = api_key
         self._headers = dict(headers or {})
-        self._client = HttpClient(client, timeout=timeout)
+        self._client = HttpClient(client, "ollama", timeout=timeout)
 
     def __repr__(self) -> str:
         return f"Ollama({self.model!r}, provider={self.provider!r})"

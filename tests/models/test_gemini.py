@@ -33,6 +33,7 @@ from agentloop.messages import (
 from agentloop.model import ModelRequest
 from agentloop.models._gemini_schema import MAX_NODES, function_schema
 from agentloop.models.gemini import NO_SIGNATURE, Gemini, request_body, request_url
+from agentloop.models.registry import resolve
 from agentloop.testing._wire_compare import error_differences, stream_differences
 from agentloop.testing.wire import Case, Play, WireServer, load_cases, play_case, run_model
 from agentloop.tools import tool
@@ -586,6 +587,24 @@ async def test_a_missing_key_is_auth(server: WireServer, monkeypatch: pytest.Mon
     monkeypatch.setenv("GOOGLE_API_KEY", "secret-key")
     await run_model(Gemini(MODEL, base_url=server.play(Play(sse(*say("x")), headers=EVENTS))))
     assert "secret-key" not in str(server.requests[-1].headers)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["gemini", "google"])
+async def test_the_registry_knows_it_and_both_variables(
+    server: WireServer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Under the name of the API and under that of the provider; the first variable that is set counts."""
+    address = server.play(Play(sse(*say("x")), headers=EVENTS))
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    monkeypatch.setenv("GOOGLE_API_KEY", "second")
+    outcome = await run_model(resolve(f"{name}:{MODEL}", base_url=address))
+    assert outcome.message is not None
+    assert (outcome.message.provider, outcome.message.model) == ("google", MODEL)
+    assert server.requests[-1].headers["x-goog-api-key"] == "second"
+    monkeypatch.setenv("GEMINI_API_KEY", "first")
+    await run_model(resolve(f"{name}:{MODEL}", base_url=address))
+    assert server.requests[-1].headers["x-goog-api-key"] == "first"
 
 
 def test_another_provider_needs_its_address() -> None:

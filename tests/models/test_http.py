@@ -304,7 +304,7 @@ def test_a_missing_library_says_what_to_install(adapter: Any, stream: Stream, mo
 
     monkeypatch.setitem(sys.modules, "httpx2", None)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtra, match=r"agentloop\[http\]"):
+    with pytest.raises(MissingExtra, match=rf"agentloop\[{adapter.__name__.lower()}\]"):
         made(adapter, "http://127.0.0.1:9")
 
 

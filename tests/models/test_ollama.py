@@ -32,6 +32,7 @@ from agentloop.messages import (
 )
 from agentloop.model import BlockEnd, Finish, ModelRequest, TextChunk, ThinkingChunk, ToolCallChunk, UsageChunk
 from agentloop.models.ollama import EventReader, Ollama, host_address, request_body
+from agentloop.models.registry import resolve
 from agentloop.testing._wire_compare import stream_differences
 from agentloop.testing.wire import Play, WireServer, load_cases, play_case, run_model
 from agentloop.tools import tool
@@ -455,6 +456,18 @@ async def test_nobody_is_there() -> None:
     outcome = await run_model(adapter("http://127.0.0.1:9"))
     assert outcome.error is not None
     assert (outcome.error.code, outcome.error.retryable) == ("network", True)
+
+
+@pytest.mark.anyio
+async def test_the_registry_knows_it(server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a key, at the address of the environment; a colon in a model's name is its own."""
+    monkeypatch.setenv("OLLAMA_HOST", server.play(Play(ndjson(line("a"), done()))))
+    monkeypatch.delenv("OLLAMA_API_KEY", raising=False)
+    outcome = await run_model(resolve(f"ollama:{MODEL}"))
+    assert outcome.committed
+    assert server.requests[-1].json["model"] == MODEL
+    with pytest.raises(ValueError, match="OLLAMA_API_KEY"):
+        resolve("ollama-cloud:gpt-oss")
 
 
 def test_another_provider_needs_its_address() -> None:
