@@ -16,16 +16,7 @@ from typing import Any
 import attrs
 
 from agentloop.errors import RETRYABLE_CODES, ModelError, code_for_status
-from agentloop.messages import (
-    AssistantMessage,
-    ContentBlock,
-    InlineData,
-    InlineThinking,
-    Text,
-    Thinking,
-    ToolCall,
-    Usage,
-)
+from agentloop.messages import AssistantMessage, ContentBlock, Text, Thinking, ToolCall, Usage
 from agentloop.model import BlockChunk, BlockEnd, Finish, TextChunk, ThinkingChunk, ToolCallChunk
 
 Expected = Mapping[str, Any]
@@ -320,10 +311,10 @@ def _secrets(block: Expected) -> Iterator[tuple[str, str]]:
                 yield f"reasoning_details.{what}", detail[what]
 
 
-def _holds_payload(block: Expected, ours: ContentBlock) -> bool:
+def _holds_payload(block: Expected, ours: Any) -> bool:
     payload = block["payload"]
     candidates = [value for value in _values(getattr(ours, "fidelity", None)) if isinstance(value, dict)]
-    if isinstance(ours, InlineData | InlineThinking):
+    if hasattr(ours, "data"):  # what a model made, shown or in its thinking
         beside = dict(ours.fidelity or {})
         blob = {**beside.pop("inlineData", {}), "mimeType": ours.mime_type, "data": ours.data}
         candidates.append({**beside, "inlineData": blob})

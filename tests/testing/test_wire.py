@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import ModelError
-from agentloop.messages import AssistantMessage, Text, Thinking, ToolCall, Usage
+from agentloop.messages import AssistantMessage, InlineData, InlineThinking, Text, Thinking, ToolCall, Usage
 from agentloop.model import BlockChunk, BlockEnd, Finish, TextChunk, ThinkingChunk, ToolCallChunk
 from agentloop.testing._wire_compare import Outcome, Tally, error_differences, stream_differences
 from agentloop.testing.wire import ADAPTERS, Play, WireServer, load_cases, main, make_adapter, pieces, run_folder
@@ -284,6 +284,43 @@ def test_a_failed_stream() -> None:
     cut = EXPECTED | {"stop_reason": None}
     assert stream_differences("openai_chat", cut, outcome(**failed)) == []
     assert stream_differences("openai_chat", cut, outcome())
+
+
+def test_a_reason_that_is_a_failure() -> None:
+    """Gemini ends a reply that came to nothing with a reason of its own; the adapter must say so."""
+    expected = {"stop_reason": "MALFORMED_FUNCTION_CALL", "blocks": [], "errors": [], "usage": None}
+    failed = Outcome(error=ModelError("malformed", "MALFORMED_FUNCTION_CALL"))
+    assert stream_differences("google_gemini", expected, failed) == []
+    ended = Outcome(finish=Finish("unknown"), committed=True)
+    assert stream_differences("google_gemini", expected, ended) == ["error_code: expected malformed, got a reply"]
+
+
+def test_an_end_without_a_reason() -> None:
+    """Old servers of Ollama's API said `done` and no more; without even that the stream was cut."""
+    expected: dict[str, Any] = {"stop_reason": None, "blocks": [], "errors": [], "usage": {}, "usage_events": [1]}
+    whole = Outcome(finish=Finish("unknown"), committed=True)
+    assert stream_differences("ollama_chat", expected, whole) == []
+    assert stream_differences("ollama_chat", {**expected, "usage_events": []}, whole) != []
+
+
+@pytest.mark.parametrize("kind", [InlineData, InlineThinking])
+def test_data_that_a_model_made(kind: Any) -> None:
+    """It is compared whole: the data itself and what the part held beside it."""
+    part = {"thought": True, "inlineData": {"mimeType": "image/png", "data": "QQ==", "displayName": "n"}}
+    expected = {
+        "stop_reason": "STOP", "errors": [], "usage": None,
+        "blocks": [{"type": "other", "kind": "inlineData", "payload": part, "signature": "S"}],
+    }  # fmt: skip
+
+    def compared(data: str, **beside: Any) -> list[str]:
+        block = kind(
+            data, "image/png", {"thought": True, "thoughtSignature": "S", "inlineData": {"displayName": "n"}, **beside}
+        )
+        message = AssistantMessage((block,), "completed", "stop")
+        return stream_differences("google_gemini", expected, Outcome(message, True, finish=Finish("stop")))
+
+    assert compared("QQ==") == []
+    assert len(compared("Qg==")) == len(compared("QQ==", thought=False)) == 1
 
 
 def test_an_error_answer() -> None:
