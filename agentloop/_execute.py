@@ -448,7 +448,7 @@ class Batch:
         """The tool's job is over: make its result, and have the hook look at it."""
         if call.stage == "running":
             self.core.clear_timer(call.key)
-            self._settle(call, outcome_of(call, self.core.outcomes.stop))
+            self._settle(call, outcome_of(call, self.core.outcomes.stop, self.core.config.max_result_characters))
 
     def _settle(self, call: Call, outcome: Outcome) -> None:
         call.value = outcome
@@ -472,7 +472,7 @@ class Batch:
             log.error("after_tool_call failed; the call's result is an error", exc_info=error)
             call.value = Outcome(ToolResult((Text(error_text(error)),), is_error=True), "tool_error", "fatal")
         elif answer is not None:
-            call.value = with_answer(outcome, answer)
+            call.value = with_answer(outcome, answer, self.core.config.max_result_characters)
         self._end(call)
 
     def _end(self, call: Call) -> None:

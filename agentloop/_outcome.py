@@ -9,6 +9,7 @@ import attrs
 
 from agentloop._decide import Stop
 from agentloop._host import Job, was_cancelled
+from agentloop._results import cut_result, cut_text
 from agentloop._sink import Sink
 from agentloop._values import frozen, thaw_json
 from agentloop.errors import ABORTED_CALL_CODES, StopReason
@@ -80,8 +81,8 @@ class Outcome:
     stop_reason: StopReason = "completed"
 
 
-def outcome_of(call: Call, stop: Stop | None) -> Outcome:
-    """What came of a tool whose job is over."""
+def outcome_of(call: Call, stop: Stop | None, limit: int | None) -> Outcome:
+    """What came of a tool whose job is over; texts longer than `limit` are cut."""
     job = call.job
     assert job is not None
     error: BaseException | None = job.value.error if isinstance(job.value, Raised) else job.error
@@ -91,11 +92,12 @@ def outcome_of(call: Call, stop: Stop | None) -> Outcome:
         if job.cancel_requested:
             return _cut(call, stop)
         error = RuntimeError("the tool was cancelled from inside")
+    text = cut_text(error_text(error), limit)
     if call.cause == "timeout":
-        return _noted(call, f"{_timeout_text(call)}\n{error_text(error)}", "tool_timeout")
+        return _noted(call, f"{_timeout_text(call)}\n{text}", "tool_timeout")
     log.debug("tool %s raised", call.call.name, exc_info=error)
     aborted = call.cause in ("abort", "deadline")
-    return _noted(call, error_text(error), "aborted" if aborted else "tool_error")
+    return _noted(call, text, "aborted" if aborted else "tool_error")
 
 
 def _value(call: Call, value: Any) -> Outcome:
@@ -157,8 +159,9 @@ def _says_something(result: ToolResult) -> bool:
     return False
 
 
-def with_answer(outcome: Outcome, answer: ToolResult) -> Outcome:
-    """The result after the hook: its content, details, `is_error`, `terminate`; the rest stays."""
+def with_answer(outcome: Outcome, answer: ToolResult, limit: int | None) -> Outcome:
+    """The result after the hook: its content (cut at `limit`), details, `is_error`, `terminate`; the rest stays."""
+    answer = cut_result(answer, limit)
     if not _says_something(answer):
         text = "The tool failed without saying why." if answer.is_error else NO_OUTPUT
         answer = attrs.evolve(answer, content=(Text(text),))

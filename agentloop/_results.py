@@ -96,6 +96,37 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MAX_REPR else f"{text[:_MAX_REPR]}…"
 
 
+def cut_text(text: str, limit: int | None) -> str:
+    """The text; of one longer than `limit` characters its beginning, and a line that says so."""
+    return text if limit is None or len(text) <= limit else f"{text[:limit]}\n{cut_note(limit, len(text))}"
+
+
+def cut_note(limit: int, total: int) -> str:
+    """What a text that was cut ends with."""
+    return f"[Cut off: these are the first {limit} of {total} characters.]"
+
+
+def cut_result(result: ToolResult, limit: int | None) -> ToolResult:
+    """The result with no more than `limit` characters of text, all its text blocks together; its other parts stay."""
+    total = sum([len(block.text) for block in result.content if isinstance(block, Text)])
+    if limit is None or total <= limit:
+        return result
+    content: list[ContentBlock] = []
+    left, cut = limit, False
+    for block in result.content:
+        if not isinstance(block, Text):
+            content.append(block)
+        elif len(block.text) <= left:
+            content.append(block)
+            left -= len(block.text)
+        elif not cut:
+            cut = True
+            note = cut_note(limit, total)
+            content.append(attrs.evolve(block, text=f"{block.text[:left]}\n{note}" if left else note))
+            left = 0
+    return attrs.evolve(result, content=tuple(content))
+
+
 def error_text(error: BaseException) -> str:
     """An exception's text, unchanged but for invalid Unicode; its class name where that is blank or fails."""
     try:

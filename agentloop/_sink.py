@@ -6,9 +6,11 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
+import anyio.lowlevel
 import attrs
 
 from agentloop._host import close_shielded
+from agentloop._results import cut_note, cut_result, cut_text
 from agentloop._run import Core
 from agentloop._values import REPLACEMENT, frozen, stitch, valid_text
 from agentloop.abort import AbortSignal
@@ -24,7 +26,9 @@ _PROGRESS_BOUND = 8
 class Sink:
     """The reports of one call. After its end (`closed`) everything is dropped."""
 
-    __slots__ = ("_carry", "_core", "_id", "_joined", "_name", "_pieces", "bound", "closed", "signal", "streamed")
+    __slots__ = (
+        "_carry", "_core", "_given", "_id", "_joined", "_limit", "_name", "_pieces", "bound", "closed", "signal", "streamed",
+    )  # fmt: skip
 
     def __init__(self, core: Core, id: str, name: str, signal: AbortSignal) -> None:
         self._core = core
@@ -39,6 +43,9 @@ class Sink:
         self._pieces: list[str] = []
         self._joined = 0
         self._carry = ""
+        self._limit = core.config.max_result_characters
+        self._given = 0
+        """Characters of output, those over the limit as well."""
 
     # ------------------------------------------------------------ the contract of ToolSink
 
@@ -87,16 +94,25 @@ class Sink:
         return final
 
     def merge(self, result: ToolResult) -> ToolResult:
-        """The result with the streamed output as its text; what the value adds to it is streamed too."""
+        """The result with the streamed output as its text; what the value adds to it is streamed too.
+
+        What is over the limit is cut: of the output, and of a text that does not just repeat it.
+        """
         if not self.streamed:
-            return result
+            return cut_result(result, self._limit)
+        self._flush()
         said = "".join(self._pieces)
         text = text_of(result.content)
-        if text:
-            rest = text[len(said) :] if text.startswith(said) else f"\n{text}" if said else text
-            if rest:
-                self._tell(rest)
-        self._flush()
+        if not text.startswith(said):
+            self._tell_cut()
+            if text:
+                self._tell(f"\n{cut_text(text, self._limit)}")
+        else:
+            if self.cut:
+                self._given = max(self._given, len(text))
+            elif rest := text[len(said) :]:
+                self._give(rest)
+            self._tell_cut()
         others = [block for block in result.content if not isinstance(block, Text)]
         streamed = "".join(self._pieces)
         return attrs.evolve(result, content=(*([Text(streamed)] if streamed else []), *others))
@@ -112,6 +128,7 @@ class Sink:
         if not self.streamed:
             return valid_text(text)
         self._flush()
+        self._tell_cut()
         said = "".join(self._pieces)
         self._tell(f"\n{valid_text(text)}" if said else valid_text(text))
         return "".join(self._pieces)
@@ -138,7 +155,26 @@ class Sink:
             return
         if self._carry or not text.isascii():
             text, self._carry = stitch(self._carry, text)
-        self._tell(text)
+        self._give(text)
+
+    def _give(self, text: str) -> None:
+        """Output of the tool's own, as far as the limit goes."""
+        before = self._given
+        self._given += len(text)
+        if self._limit is None or self._given <= self._limit:
+            self._tell(text)
+        elif before < self._limit:
+            self._tell(text[: self._limit - before])
+
+    @property
+    def cut(self) -> bool:
+        """Whether output was dropped, since it is over the limit."""
+        return self._limit is not None and self._given > self._limit
+
+    def _tell_cut(self) -> None:
+        """Say that output was dropped."""
+        if self._limit is not None and self._given > self._limit:
+            self._tell(f"\n{cut_note(self._limit, self._given)}")
 
     def _tell(self, text: str) -> None:
         self.streamed = True
@@ -152,7 +188,7 @@ class Sink:
         """Half a surrogate pair that waits for its other half at the end of the output."""
         if self._carry:
             self._carry = ""
-            self._tell(REPLACEMENT)
+            self._give(REPLACEMENT)
 
     def _from_thread(self, text: str) -> None:
         room = threading.Event()
@@ -203,6 +239,8 @@ class _Room:
     def __await__(self) -> Generator[Any, None, None]:
         if self._sink.full:
             yield from self._sink.wait_for_room().__await__()
+        elif self._sink.cut:  # what is dropped fills nothing, and the others are to have their turn
+            yield from anyio.lowlevel.checkpoint().__await__()
 
 
 class _Nothing:

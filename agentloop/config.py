@@ -238,6 +238,11 @@ class Config:
     tool_execution: Literal["parallel", "sequential"] = "parallel"
     max_parallel_tools: int | None = attrs.field(default=None, validator=_positive)
     tool_timeout: float | None = attrs.field(default=None, validator=_not_negative)
+    max_result_characters: int | None = attrs.field(default=None, validator=_positive)
+    """Longest text of a call's result, in characters: all its text blocks together, without images and other data, `details`
+    and `structured`. A longer one is cut before `after_tool_call` sees it, and ends with a line that says how long it was;
+    a call that streams goes on, and the rest of its output is dropped. Streamed output, what the call then returns or raises,
+    and what `after_tool_call` gives are each measured alone; words of the kernel's own are not."""
 
     retry: Retry = attrs.field(default=Retry(), converter=_retry)
     """None: no retries."""
