@@ -272,7 +272,7 @@ async def test_c045_an_exclusive_tool_is_not_run_beside_others(exclusive: bool) 
         order = [type(event) for event in events if isinstance(event, ToolExecutionStart | ToolExecutionEnd)]
         assert order == [ToolExecutionStart, ToolExecutionEnd] * 3
     else:
-        assert lines[:3] == ["read begins", "write begins", "read begins"]
+        assert sorted(lines[:3]) == ["read begins", "read begins", "write begins"]  # trio shuffles
 
 
 async def test_c049_an_abort_during_a_tool_leaves_the_queue() -> None:
