@@ -1,0 +1,1 @@
+"""Fuzzing of every parser: bytes of a stranger in, and nothing but the documented errors out."""
