@@ -12,6 +12,7 @@ from typing import Final
 
 import attrs
 
+from agentloop._agent_queues import MessageQueues
 from agentloop.events import (
     AgentEnd,
     CompactionBegin,
@@ -54,6 +55,8 @@ class Conversation:
         """The session's tokens, over all contexts."""
         self.open_compaction: CompactionBegin | None = None
         """A compaction that was left without an end."""
+        self.queues = MessageQueues("one_at_a_time", "one_at_a_time")
+        """What waits to be said; a message that a run took and did not show goes back to its place."""
         self._state: State | None = None
 
     def begin(self) -> None:
@@ -87,6 +90,7 @@ class Conversation:
                 self._update = None
                 if not isinstance(message, AssistantMessage | ToolResultMessage):
                     self._input = message
+                    self.queues.emitted(message)
                     if message == self._summary:
                         self._summary = None
             case MessageEnd(message=message):
@@ -106,6 +110,7 @@ class Conversation:
 
     def settle(self) -> None:
         """The run is over, or no more of it will come."""
+        self.queues.give_back()
         state, self._state = self._state, None
         if state is None:
             return

@@ -24,6 +24,7 @@ import attrs
 from agentloop._conversation import Conversation, resumed_messages, resumed_prompt, waits
 from agentloop._door import Approve, Door, without_summary
 from agentloop._prompts import Prompt, Prompts, prompt_messages
+from agentloop._session_queues import WithQueues
 from agentloop._session_run import SessionRecords, SessionRun
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
@@ -70,7 +71,7 @@ class History:
     """Every record, in order; what a later file only repeats is left out."""
 
 
-class Session:
+class Session(WithQueues):
     """A conversation with a model, recorded. Made by `create` and `open`; close it with `async with` or `aclose`.
 
     Not to be shared between threads, except for `AbortSignal.abort` and `skip_wait`.
@@ -274,7 +275,7 @@ class Session:
 
     @property
     def waits(self) -> bool:
-        """Whether a run without prompts has something to go on with."""
+        """Whether a run without prompts has something in the conversation to go on with (what is queued aside)."""
         return self.pending_summary is not None or waits(self.messages)
 
     @property
@@ -302,8 +303,8 @@ class Session:
         """A run on these prompts: text, blocks, messages, records (`user_text("…")`); yields the kernel's events.
 
         Without prompts it goes on with what waits: calls and inputs that a crash left, a summary, a failed or aborted
-        request. `approve` is asked about each call; with none here and none in the session every call is denied. Prompts
-        that a run was stopped before showing are not part of the conversation.
+        request; else with what is queued. `approve` is asked about each call; with none here and none in the session every
+        call is denied. Prompts that a run was stopped before showing are not part of the conversation.
 
         Raises `SessionBusy` while another run goes on (here and at the first step), `TypeError` and `ValueError` for what
         is no prompt; from the first step `ValueError` when there is nothing to do; from any step `TraceWriteError`
@@ -404,6 +405,8 @@ class Session:
 
     def _events(self, messages: tuple[AgentMessage, ...], approve: Approve | None, abort: AbortSignal | None) -> Any:
         conversation = self.conversation
+        if not messages and not self.waits:
+            messages = self._queued_first()
         first = first_input(messages, summary=conversation.summary)
         if not first and not self.waits:
             raise ValueError(
@@ -419,7 +422,7 @@ class Session:
         return record(events, self._writer, policy=self._policy, clock=clock)
 
     def _run_config(self, approve: Approve | None, abort: AbortSignal | None) -> Config:
-        config = self._config
+        config = self._with_queues(self._config)
         return attrs.evolve(
             config,
             approve=Door(approve or config.approve, self._approved),
