@@ -174,8 +174,7 @@ class Reader:
             self._open.add(THINKING)
             self._thinking("reasoning_text", text or "")
             if isinstance(opaque, str):
-                fidelity = self._fidelity.setdefault(THINKING, {})
-                fidelity["reasoning_opaque"] = fidelity.get("reasoning_opaque", "") + opaque
+                self._fidelity.setdefault(THINKING, {}).setdefault("reasoning_opaque", []).append(opaque)
 
     def _thinking(self, field: str, text: Any) -> None:
         if not isinstance(text, str) or (text == "" and THINKING not in self._open):
@@ -269,6 +268,8 @@ class Reader:
         if fidelity:
             if "reasoning_details" in fidelity:
                 fidelity["reasoning_details"] = merge_details(fidelity["reasoning_details"])
+            if "reasoning_opaque" in fidelity:
+                fidelity["reasoning_opaque"] = "".join(fidelity["reasoning_opaque"])
             made = ThinkingChunk if index == THINKING else TextChunk
             self._out.append(made("", index, fidelity))
 

@@ -167,7 +167,8 @@ def exception_error(error: BaseException) -> ModelError:
     for code, known in _EXCEPTIONS:
         if names & known:
             return ModelError(code, _words(error))
-    return ModelError("auth" if _CREDENTIAL_WORDS.search(str(error)) else "network", _words(error))
+    words = _words(error)
+    return ModelError("auth" if _CREDENTIAL_WORDS.search(words) else "network", words)
 
 
 _EXCEPTIONS: tuple[tuple[str, frozenset[str]], ...] = (

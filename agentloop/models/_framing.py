@@ -157,7 +157,7 @@ class SseReader:
             return
         field, _, value = line.partition(b":")
         if field == b"data":
-            self._data_size += len(value)
+            self._data_size += len(value) + 1  # an empty line takes memory too
             if self._data_size > MAX_EVENT:
                 raise ValueError(f"expected events of at most {MAX_EVENT} bytes, got a longer one")
             self._data.append(value.removeprefix(b" "))

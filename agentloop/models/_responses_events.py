@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from agentloop.errors import FinishReason, ModelError
 from agentloop.messages import JsonObject, Text, Thinking, Usage
@@ -36,6 +36,11 @@ _INCOMPLETE: Mapping[str, FinishReason] = {
 
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """Items that are calls of the caller's tools, and where they keep the arguments."""
+
+
+MAX_PARTS: Final = 256
+"""Parts of one message: each block keeps what its item says beside its text, so many parts of a large item would fill
+the memory."""
 
 
 class _Piecewise:
@@ -141,6 +146,8 @@ class EventReader:
         for earlier in entry.parts.values():  # a part ends where the next begins: it need not hold that one back
             if earlier.begun and not earlier.ended:
                 chunks += self._end_part(earlier, entry.item, {})
+        if len(entry.parts) == MAX_PARTS:
+            raise ValueError(f"a message of more than {MAX_PARTS} parts")
         part = entry.parts[number] = self._new_block(refusal)
         self._refused = self._refused or refusal
         return chunks, part

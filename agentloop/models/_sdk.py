@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from typing import Any, Final
 
 from agentloop.errors import ModelError
+from agentloop.models._bounds import bound_answer
 from agentloop.models._errors import read_body
 from agentloop.models._shared import close_shielded, load_sdk
 
@@ -100,7 +101,8 @@ class SdkClient(KeptClient):
         base = next(cls for cls in http.__mro__ if cls.__name__ == "AsyncClient")
         certificates = default_certificates(base.__module__.partition(".")[0])
         # the SDK's own inner client would start a task when it is collected
-        return self._class(http_client=http(verify=certificates), max_retries=0, **self._options)
+        client = http(verify=certificates, event_hooks={"response": [bound_answer]})
+        return self._class(http_client=client, max_retries=0, **self._options)
 
     def _closing(self, client: Any) -> Callable[[], Awaitable[object]]:
         closing: Callable[[], Awaitable[object]] = client.close
