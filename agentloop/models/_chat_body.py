@@ -34,6 +34,7 @@ from agentloop.models._shared import (
     data_url,
     legal_ids,
     same_model,
+    sayable,
     unsupported_option,
 )
 
@@ -165,8 +166,9 @@ def _part(block: ContentBlock) -> dict[str, Any]:
 
 def _tool_result(message: ToolResultMessage, target: _Target, pictures: list[dict[str, Any]]) -> dict[str, Any]:
     """The result as text; its pictures are set aside with a line that says whose they are."""
-    texts = [block.text for block in message.content if isinstance(block, Text)]
-    others = [_part(block) for block in message.content if not isinstance(block, Text)]
+    content = sayable(message.content, _part)
+    texts = [block.text for block in content if isinstance(block, Text)]
+    others = [_part(block) for block in content if not isinstance(block, Text)]
     if others:
         texts.append(f"[{len(others)} attached: see the next user message]")
         pictures.append({"type": "text", "text": f"Attached to the result of {message.tool_name}:"})

@@ -27,7 +27,7 @@ import anyio
 import attrs
 
 from agentloop.errors import MissingExtra, ModelError
-from agentloop.messages import AgentMessage, AssistantMessage, ToolCall, ToolResultMessage
+from agentloop.messages import AgentMessage, AssistantMessage, ContentBlock, Text, ToolCall, ToolResultMessage
 
 # ---------------------------------------------------------------- options
 
@@ -240,6 +240,24 @@ def split_data_url(url: str) -> tuple[str, str] | None:
 
 
 # ---------------------------------------------------------------- SDKs and connections
+
+
+def sayable(content: Iterable[ContentBlock], convert: Callable[[ContentBlock], object]) -> tuple[ContentBlock, ...]:
+    """The content of a tool's result in which each block that `convert` refuses is a text that says so.
+
+    A person can be told that a message cannot go out; a tool's result stands in the history for good, and must not end
+    every request to come.
+    """
+    return tuple([block if isinstance(block, Text) else _said(block, convert) for block in content])
+
+
+def _said(block: ContentBlock, convert: Callable[[ContentBlock], object]) -> ContentBlock:
+    try:
+        convert(block)
+    except ModelError as error:
+        kind = getattr(block, "mime_type", None) or block.type
+        return Text(f"[left out, {kind}: {error.message.removeprefix('result.content[0]: ')}]")
+    return block
 
 
 def load_sdk(package: str, extra: str) -> Any:

@@ -406,7 +406,8 @@ def _refuse(constant: str) -> None:
 
 def _result_part(message: ToolResultMessage, ids: Mapping[str, str], where: str) -> dict[str, Any]:
     part: dict[str, Any] = {"type": "tool_result", "tool_use_id": ids[message.tool_call_id]}
-    if content := list(_input_parts(message.content, where)):
+    said = shared.sayable(message.content, lambda block: list(_input_parts((block,), "result")))
+    if content := list(_input_parts(said, where)):
         part["content"] = content
     if message.is_error:
         part["is_error"] = True

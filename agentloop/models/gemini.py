@@ -352,7 +352,8 @@ class _Contents:
 
     def _result(self, message: ToolResultMessage, where: str) -> dict[str, Any]:
         texts, media = [], []
-        for part in _input_parts(message.content, where):
+        said = shared.sayable(message.content, lambda block: list(_input_parts((block,), "result")))
+        for part in _input_parts(said, where):
             if "text" in part:
                 texts.append(part["text"])
             else:

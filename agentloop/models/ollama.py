@@ -234,7 +234,8 @@ def _messages(request: ModelRequest, model: str, provider: str) -> list[dict[str
         elif isinstance(message, ToolResultMessage):
             own_id = ids.get(message.tool_call_id)
             named = {"tool_name": message.tool_name, **({"tool_call_id": own_id} if own_id else {})}
-            messages.append({"role": "tool", **_input(message.content, where), **named})
+            said = shared.sayable(message.content, lambda block: _input((block,), "result"))
+            messages.append({"role": "tool", **_input(said, where), **named})
         elif isinstance(message, UserMessage):
             messages.append({"role": "user", **_input(message.content, where)})
         else:

@@ -354,7 +354,8 @@ def _legal_reply(items: list[dict[str, Any]], dialect: Dialect) -> list[dict[str
 
 
 def _result_item(message: ToolResultMessage, call_id: str, custom: set[str], where: str) -> dict[str, Any]:
-    parts = list(_parts(message.content, where))
+    said = shared.sayable(message.content, lambda block: list(_parts((block,), "result")))
+    parts = list(_parts(said, where))
     single = len(parts) == 1 and parts[0]["type"] == "input_text"
     kind = "custom_tool_call_output" if call_id in custom else "function_call_output"
     return {"type": kind, "call_id": call_id, "output": parts[0]["text"] if single else parts}
