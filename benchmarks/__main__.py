@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from benchmarks import report
+from benchmarks import baseline, report
 
 ROOT = Path(__file__).resolve().parents[1]
 PROCESSES = 5
@@ -83,42 +83,78 @@ def rows_of(workload: str, quick: bool, processes: int, tell: Callable[[str], No
     return report.timing_rows(workload, [child("benchmarks.timing", workload, *sizes) for _ in range(processes)])
 
 
-def main() -> int:
-    """Parse, measure, print. Returns the exit code."""
+def parse() -> argparse.Namespace:
+    """The command line, checked."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the loop itself costs.")
     parser.add_argument("workloads", nargs="*", metavar="W", help=f"of {', '.join(WORKLOADS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="small sizes, one process each")
     parser.add_argument("--processes", type=int, help=f"fresh processes of each (default {PROCESSES}, quick 1)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--check", action="store_true", help="exit 1 if something is over its limit")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help=f"exit 1 if a ratio is more than {baseline.TOLERANCE:.0%} above the one recorded there, measured twice",
+    )
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write the ratios there, for --against")
     given = parser.parse_args()
     if unknown := sorted(set(given.workloads) - set(WORKLOADS)):
         parser.error(f"expected workloads of {', '.join(WORKLOADS)}, got {', '.join(unknown)}")
-    processes = given.processes or (1 if given.quick else PROCESSES)
-    if processes < 1:
-        parser.error(f"--processes: expected at least 1, got {processes}")
+    if given.processes is None:
+        given.processes = 1 if given.quick else PROCESSES
+    if given.processes < 1:
+        parser.error(f"--processes: expected at least 1, got {given.processes}")
+    try:
+        given.recorded = None if given.against is None else baseline.read(given.against)
+        if given.record is not None and given.record.exists():
+            baseline.read(given.record)
+    except (OSError, ValueError, KeyError) as error:
+        parser.error(f"no baseline: {error!r}")
+    return given
 
-    def tell(workload: str) -> None:
-        if sys.stderr.isatty():
-            print(f"measuring {workload} …", file=sys.stderr)
 
-    rows = [row for name in given.workloads or WORKLOADS for row in rows_of(name, given.quick, processes, tell)]
+def tell(workload: str) -> None:
+    """Say to a person what is being measured."""
+    if sys.stderr.isatty():
+        print(f"measuring {workload} …", file=sys.stderr)
+
+
+def slower(rows: list[report.Row], recorded: baseline.Baseline, quick: bool, processes: int) -> list[str]:
+    """What has become slower than recorded: what seems so is measured once more, and must seem so again."""
+    if not baseline.compared(rows, recorded):
+        raise SystemExit("--against: none of the rows is in that baseline (was it recorded at these sizes?)")
+    first = baseline.regressions(rows, recorded)
+    suspects = [workload for workload in WORKLOADS if any(name.split()[0] == workload for name in first)]
+    again = [row for workload in suspects for row in rows_of(workload, quick, processes, tell)]
+    second = baseline.regressions(again, recorded)
+    return [f"{text}; again: {second[name].partition(': ')[2]}" for name, text in first.items() if name in second]
+
+
+def main() -> int:
+    """Measure and print. Returns the exit code."""
+    given = parse()
+    rows = [row for name in given.workloads or WORKLOADS for row in rows_of(name, given.quick, given.processes, tell)]
     machine = {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "processes": processes,
+        "processes": given.processes,
         "packages": {name: importlib.metadata.version(name) for name in ("anyio", "attrs")},
     }
     if given.json:
         print(json.dumps({**machine, "rows": [attrs.asdict(row) for row in rows]}, ensure_ascii=False))
     else:
-        print(
-            f"Python {machine['python']}, {machine['platform']}, {machine['cores']} cores, medians of {processes} processes"
-        )
+        place = f"{machine['platform']}, {machine['cores']} cores"
+        print(f"Python {machine['python']}, {place}, medians of {given.processes} processes")
         print(report.table(rows))
-    return int(given.check and any(row.over for row in rows))
+    if given.record is not None:
+        baseline.write(given.record, rows)
+    slow = [] if given.recorded is None else slower(rows, given.recorded, given.quick, given.processes)
+    for line in slow:
+        print(f"slower: {line}", file=sys.stderr)
+    return int(bool(slow) or (given.check and any(row.over for row in rows)))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from benchmarks.peers.environments import PEERS, Absent, Environment, Peer, envi
 from benchmarks.peers.measuring import CELLS, FLOOR, QUICK_CELLS, measure, number, table
 
 PROCESSES = 5
-TIMEOUT = 180.0
+TIMEOUT = 600.0
 
 
 def tell(line: str) -> None:
