@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
-from agentloop._values import frozen, frozen_json, frozen_object, valid_text
+from agentloop._values import freeze_json, frozen, frozen_json, frozen_object, thaw_json, valid_text
 from agentloop.errors import FinishReason, StopReason
 
 __all__ = [
@@ -99,7 +99,8 @@ class ToolCall:
     def parse(self) -> dict[str, Any]:
         """The arguments as an object; blank text is no arguments, `{}`.
 
-        Raises `ValueError` when the text is not JSON or not an object at the top.
+        Lone halves of characters become U+FFFD, as in everything that is sent. Raises `ValueError` when the text is not
+        JSON (NaN, and nesting or numbers beyond what can be written again, among it) or not an object at the top.
         """
         if not self.arguments.strip():
             return {}
@@ -111,7 +112,7 @@ class ToolCall:
             raise ValueError(f"arguments: expected a JSON object, got text that is not JSON ({error})") from None
         if not isinstance(value, dict):
             raise ValueError(f"arguments: expected a JSON object, got {json_type(value)}")
-        return value
+        return thaw_json(freeze_json(value, "arguments"))  # type: ignore[no-any-return]
 
 
 @frozen

@@ -1,0 +1,45 @@
+"""Values of messages: what a call's arguments say."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentloop.messages import ToolCall
+
+
+def parsed(arguments: str) -> object:
+    return ToolCall("c", "f", arguments).parse()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ("", {}),
+        (" \n", {}),
+        ('{"a": [1, 2.5, null, true]}', {"a": [1, 2.5, None, True]}),
+        ('{"a": "\\ud83d\\ude00"}', {"a": "\N{GRINNING FACE}"}),
+        ('{"a": "x\\ud800y", "\\udc00": 1}', {"a": "x\ufffdy", "\ufffd": 1}),
+        ('{"a": 1, "a": 2}', {"a": 2}),
+    ],
+)
+def test_the_arguments_of_a_call(arguments: str, value: object) -> None:
+    """Blank text is no arguments; what is parsed can always be written as UTF-8 again."""
+    assert parsed(arguments) == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("{", "text that is not JSON"),
+        ("[1]", "expected a JSON object, got an array"),
+        ("null", "expected a JSON object, got null"),
+        ('{"a": NaN}', r"arguments\.a: expected a JSON number, got nan"),
+        ('{"a": 1e999}', r"arguments\.a: expected a JSON number, got inf"),
+        ('{"a": ' + "[" * 250 + "]" * 250 + "}", "levels of nesting"),
+        ('{"a": ' + "[" * 100_000 + "}", "deeper nesting|not JSON"),
+    ],
+)
+def test_arguments_that_are_no_object_say_so(arguments: str, words: str) -> None:
+    """The error says what was expected and what came."""
+    with pytest.raises(ValueError, match=words):
+        parsed(arguments)
