@@ -310,7 +310,7 @@ class Batch:
             done(call, value, None)
 
     def _answered(self, call: Call, decision: Any, error: BaseException | None) -> None:
-        if call.stage != "asked" or self.core.look():  # too late: timed out or stopped
+        if call.stage != "asked" or self.core.closing or self.core.look():  # too late: timed out, left or stopped
             return
         self.core.clear_timer(call.key)
         if error is not None:
@@ -464,7 +464,8 @@ class Batch:
 
     def _replaced(self, call: Call, answer: Any, error: BaseException | None) -> None:
         outcome = call.value
-        if call.stage != "after" or outcome is None or (error is not None and self.core.look()):
+        stopped = error is not None and (self.core.closing or self.core.look())
+        if call.stage != "after" or outcome is None or stopped:
             return  # what was stopped keeps its real result
         if error is None and answer is not None and not isinstance(answer, ToolResult):
             error = TypeError(f"after_tool_call: expected a ToolResult or None, got {type(answer).__name__}")

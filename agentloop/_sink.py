@@ -14,11 +14,13 @@ from agentloop._results import cut_note, cut_result, cut_text
 from agentloop._run import Core
 from agentloop._values import REPLACEMENT, frozen, stitch, valid_text
 from agentloop.abort import AbortSignal
-from agentloop.events import ChildEvent, SubagentStarted, ToolExecutionUpdate
+from agentloop.events import ChildEvent, MessageUpdate, SubagentStarted, ToolExecutionUpdate
 from agentloop.messages import Text, ToolResult, text_of
 from agentloop.tools import as_result
 
 _JOIN_AT = 512
+_PIECES = (MessageUpdate, ToolExecutionUpdate)
+"""Events of a nested run behind which no effect begins: what they come from goes on already."""
 _PROGRESS_BOUND = 8
 """Reports of progress that may wait for the consumer, however little of a model's stream is read ahead."""
 
@@ -65,10 +67,21 @@ class Sink:
         return _Room(self)
 
     async def child(self, event: SubagentStarted | ChildEvent) -> None:
-        """An event of a nested run; waits for room."""
-        if not self.closed:
-            self._core.emit(event)  # the fold adds up its tokens
-        await _Room(self)
+        """An event of a nested run. Behind a piece of a reply, or of a call's output, it waits for room, behind all else for
+        the consumer to come back: then only the nested run is stepped again, so its effects keep the lockstep too (G12)."""
+        if self.closed:
+            return
+        self._core.emit(event)  # the fold adds up its tokens
+        if isinstance(event, ChildEvent) and type(event.event) in _PIECES:
+            await _Room(self)
+        elif not (self.signal.aborted or self._core.closing):  # nothing begins any more: its end is not held up
+            waiter = self._core.host.waiter()
+            self._core.room_waiters.append(waiter)
+            unsubscribe = self.signal.subscribe(waiter.set)
+            try:
+                await waiter.wait()
+            finally:
+                unsubscribe()
 
     def closing_bound(self, seconds: float) -> None:
         """A nested run needs this long to close."""

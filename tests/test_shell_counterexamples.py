@@ -1,0 +1,190 @@
+"""Cases that once broke a shell, or that no other test would have noticed: each is what somebody may meet on a bad day."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentloop import (
+    AgentEnd,
+    ApprovalRequest,
+    ChildEvent,
+    Config,
+    Context,
+    Event,
+    MessageEnd,
+    ToolCall,
+    ToolExecutionEnd,
+    ToolExecutionStart,
+    ToolResult,
+    UserMessage,
+    agent_loop,
+    agent_loop_continue,
+    assistant,
+    tool,
+    user,
+)
+from agentloop.compaction import Summarize, TurnsReach
+from agentloop.omni.records import event_kind
+from agentloop.session import Session
+from agentloop.subagent import subagent
+from agentloop.testing import ScriptedModel
+from agentloop.testing.scripted import call
+
+pytestmark = pytest.mark.anyio
+
+TASK = {"prompt": "do it"}
+
+
+@tool
+def work() -> str:
+    """Work."""
+    return "done"
+
+
+# ---------------------------------------------------------------- nested runs
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_g12_the_lockstep_holds_for_the_effects_of_nested_runs(depth: int) -> None:
+    """Whoever stores each event before asking for the next has the starts of a child's calls, and the beginnings of its
+    requests, before they happen, at any depth; also when it takes its time."""
+    seen: list[Event] = []
+    early: list[str] = []
+
+    def know(kind: str) -> None:
+        if not any(event.type == kind for event in seen):
+            early.append(kind)
+
+    @tool
+    async def act() -> str:
+        """Act."""
+        know("tool_execution_start")
+        return "done"
+
+    def asked(request: Any) -> None:
+        know("request_begin")
+
+    inner = subagent("inner", "Acts.", ScriptedModel([[asked, call("act")], [asked, "done"]]), tools=[act])
+    outer = subagent("outer", "Hands over.", ScriptedModel([call("inner", TASK), "done"]), tools=[inner])
+    top = outer if depth == 2 else inner
+    model = ScriptedModel([call(top.name, TASK), "done"])
+    async for event in agent_loop("go", Context(tools=[top]), Config(model=model)):
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+        if isinstance(event, ChildEvent) and len(event.origin) == depth:
+            seen.append(event.event)
+    assert isinstance(event, AgentEnd) and event.stop_reason == "completed"
+    assert any(isinstance(each, ToolExecutionEnd) and not each.is_error for each in seen)
+    assert early == []
+
+
+async def test_a_nested_run_goes_no_further_than_its_consumer() -> None:
+    """A consumer that stops at the start of a child's call: nothing of that call has run, however long it looks at it."""
+    ran = []
+
+    @tool
+    def act() -> str:
+        """Act."""
+        ran.append(True)
+        return "done"
+
+    helper = subagent("helper", "Acts.", ScriptedModel([call("act"), "done"]), tools=[act])
+    run = agent_loop("go", Context(tools=[helper]), Config(model=ScriptedModel([call("helper", TASK), "done"])))
+    async for event in run:
+        if isinstance(event, ChildEvent) and isinstance(event.event, ToolExecutionStart):
+            break
+    for _ in range(50):
+        await anyio.lowlevel.checkpoint()
+    assert ran == []
+    await run.aclose()
+
+
+# ---------------------------------------------------------------- leaving
+
+
+async def test_leaving_a_run_that_asks_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """A run that is left while a person is asked, or while `after_tool_call` works, logs no error: nothing failed."""
+
+    async def never(*args: Any) -> Any:
+        await anyio.sleep_forever()
+
+    for kind, settings in (
+        (ApprovalRequest, {"approve": never}),
+        (ToolExecutionStart, {"after_tool_call": never}),
+    ):
+        run = agent_loop("go", Context(tools=[work]), Config(model=ScriptedModel([call("work")]), **settings))
+        with anyio.move_on_after(5):
+            async for event in run:
+                if isinstance(event, kind):
+                    break
+            with anyio.move_on_after(0.05):
+                await anext(run)
+        await run.aclose()
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+# ---------------------------------------------------------------- the next step
+
+
+async def test_prompts_behind_open_calls_are_not_lost_when_these_end_the_batch() -> None:
+    """Calls of the context run first; that all their results say `terminate` does not end the run before its prompts."""
+
+    @tool
+    def last() -> ToolResult:
+        """The end of a batch."""
+        return ToolResult("over", terminate=True)
+
+    context = Context(messages=[user("go"), assistant(ToolCall("1", "last", "{}"))], tools=[last])
+    model = ScriptedModel(["hello"])
+    events = [event async for event in agent_loop_continue(context, Config(model=model), "And now?")]
+    said = [e.message.text for e in events if isinstance(e, MessageEnd) and isinstance(e.message, UserMessage)]
+    assert said == ["And now?"]
+    assert len(model.requests) == 1
+
+
+# ---------------------------------------------------------------- approvals
+
+
+async def test_a_callback_whose_policy_cannot_be_read_is_a_closed_door() -> None:
+    """`policy` may be a property that raises: the call is forbidden, nobody is asked, the run goes on."""
+    asked = []
+
+    class Approve:
+        @property
+        def policy(self) -> Any:
+            raise OSError("the rules are gone")
+
+        def __call__(self, request: ApprovalRequest) -> Any:
+            asked.append(request)
+            return "allow"
+
+    model = ScriptedModel([call("work"), "done"])
+    run = agent_loop("go", Context(tools=[work]), Config(model=model, approve=Approve()))
+    events = [event async for event in run]
+    assert [event.error_code for event in events if isinstance(event, ToolExecutionEnd)] == ["forbidden"]
+    assert asked == [] and isinstance(events[-1], AgentEnd) and events[-1].stop_reason == "completed"
+
+
+# ---------------------------------------------------------------- the trace
+
+
+async def test_nothing_stands_behind_a_completed_compaction(tmp_path: Path) -> None:
+    """A run that compacts at its end: its `agent_end` is in no file, neither behind the compaction, where it would open the
+    closed context again, nor at the head of the next file, where it would end a run that has not begun."""
+    model = ScriptedModel(["one", "[summary]short[/summary]", "two", "[summary]shorter[/summary]"])
+    compaction = Summarize(when=TurnsReach(1))
+    async with Session.create(tmp_path, model, session_id="s1", compaction=compaction) as session:
+        for prompt in ("Go.", "On."):
+            events = [event async for event in session.run(prompt)]
+            assert isinstance(events[-1], AgentEnd)
+            assert session.path is not None
+            lines = [json.loads(line) for line in session.path.read_text("utf-8").splitlines()]
+            assert event_kind(lines[-1]) == "compaction_end"
+            assert [event_kind(line) for line in lines].count("agent_end") == 0
+            assert [event_kind(line) for line in lines][1:2] != ["agent_end"]
