@@ -29,7 +29,7 @@ class Door:
 
     def policy(self, call: ToolInvocation) -> MaybeAwaitable[Decision | None]:
         """What needs no question: what the callback's own policy decides, then what was allowed with these very
-        arguments."""
+        arguments (a call of the session itself: the ids of nested runs are others')."""
         verdict = None if self._policy is None else self._policy(call)
         return self._with_answer(call, verdict) if isawaitable(verdict) else self._or_allowed(call, verdict)
 
@@ -37,7 +37,8 @@ class Door:
         return self._or_allowed(call, await verdict)
 
     def _or_allowed(self, call: ToolInvocation, verdict: Decision | None) -> Decision | None:
-        allowed = verdict is None and self._approved.get(call.id) == json_text(call.arguments)
+        known = None if getattr(call, "origin", ()) else self._approved.get(call.id)
+        allowed = verdict is None and known is not None and known == json_text(call.arguments)
         return "allow" if allowed else verdict
 
     def __call__(self, request: ApprovalRequest) -> MaybeAwaitable[Decision]:

@@ -175,8 +175,8 @@ class Approvals:
     # ---------------------------------------------------------------- for the loop
 
     def policy(self, call: ToolInvocation) -> Decision | None:
-        """What needs no question; None: ask."""
-        return self._settled((), call.id, call.name, call.arguments)[0]
+        """What needs no question; None: ask. A call of a nested run says where it comes from, as its request does."""
+        return self._settled(tuple(getattr(call, "origin", ())), call.id, call.name, call.arguments)[0]
 
     async def __call__(self, request: ApprovalRequest) -> Decision:
         """Ask, and wait for the answer. Cancelled, the question is withdrawn.

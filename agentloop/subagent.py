@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from inspect import isawaitable, signature
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import attrs
 
 from agentloop.abort import AbortSignal
-from agentloop.config import Config, Decision
+from agentloop.config import Config
 from agentloop.context import Context
 from agentloop.errors import ToolDefinitionError, TraceReadError, TraceWriteError
 from agentloop.events import (
@@ -42,7 +42,7 @@ from agentloop.omni.redact import mask_secrets
 from agentloop.omni.trace import Redact, TraceWriter
 from agentloop.tools import Tool, ToolContext, ToolInvocation
 
-__all__ = ["ChildApprovalRequest", "Tools", "subagent"]
+__all__ = ["ChildApprovalRequest", "ChildToolInvocation", "Tools", "subagent"]
 
 Tools: TypeAlias = Iterable[Tool] | Callable[[], Iterable[Tool]]
 """The tools of a child: a list, or a function that is asked for it at each call (so an agent may offer itself)."""
@@ -69,6 +69,17 @@ class ChildApprovalRequest(ApprovalRequest):
 
     origin: tuple[str, ...] = attrs.field(kw_only=True)
     """Session ids of the agents below the one whose callback is asked, outermost first."""
+
+
+@attrs.frozen
+class ChildToolInvocation(ToolInvocation):
+    """A call of a nested run, as the policy of the run above sees it: the same, and where it comes from.
+
+    Call ids are unique in their own run only: a policy that knows calls by their ids looks at `origin` too.
+    """
+
+    origin: tuple[str, ...] = attrs.field(kw_only=True)
+    """As in `ChildApprovalRequest`."""
 
 
 def subagent(
@@ -256,18 +267,23 @@ class _Upwards:
         self._session_id = session_id
         self._policy = getattr(approve, "policy", None)
 
-    async def policy(self, call: ToolInvocation) -> Decision | None:
-        """A veto of the run above holds below it. What it allows unasked are its own calls: ids are no one else's."""
-        verdict = None if self._policy is None else self._policy(call)
-        if isawaitable(verdict):
-            verdict = await verdict
-        return None if verdict == "allow" else verdict
+    def policy(self, call: ToolInvocation) -> Any:
+        """What the run above says without a question holds below it, if it says so about this call, origin and all."""
+        if self._policy is None:
+            return None
+        return self._policy(
+            ChildToolInvocation(call.id, call.name, call.arguments, call.tool, origin=self._origin(call))
+        )
 
     def __call__(self, request: ApprovalRequest) -> Any:
-        origin = (self._session_id, *(request.origin if isinstance(request, ChildApprovalRequest) else ()))
         return self._approve(
-            ChildApprovalRequest(request.tool_call_id, request.tool_name, request.arguments, origin=origin)
+            ChildApprovalRequest(
+                request.tool_call_id, request.tool_name, request.arguments, origin=self._origin(request)
+            )
         )
+
+    def _origin(self, below: object) -> tuple[str, ...]:
+        return (self._session_id, *getattr(below, "origin", ()))
 
 
 def _closing_bound(config: Config, tools: Iterable[Tool], levels: int) -> float:

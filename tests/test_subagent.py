@@ -32,6 +32,8 @@ from agentloop import (
     agent_loop,
     tool,
 )
+from agentloop._door import Door
+from agentloop.approval import Approvals, Question
 from agentloop.compaction import Summarize, TurnsReach
 from agentloop.grammar import check
 from agentloop.messages import Usage
@@ -293,7 +295,8 @@ async def test_a_child_may_have_an_approval_of_its_own() -> None:
 
 
 async def test_a_veto_from_above_holds_below() -> None:
-    """A policy of the callback above outranks a hook's yes in the child; what it allows of its own it allows nobody else."""
+    """A policy of the callback above outranks a hook's yes in the child; what it allows needs no question there either. It
+    is told where the call comes from: an answer about a call of its own, by its id, is none about a child's."""
 
     class Approve:
         verdict: Any = "forbidden"
@@ -312,7 +315,36 @@ async def test_a_veto_from_above_holds_below() -> None:
     assert [end.error_code for end in of(events, ToolExecutionEnd, ("helper-1",))] == ["forbidden"]
     approve.verdict = "allow"
     events = await played([plain], [call("plain", TASK), "done"], approve=approve)
-    assert [end.error_code for end in of(events, ToolExecutionEnd, ("plain-1",))] == ["denied"]
+    assert [end.error_code for end in of(events, ToolExecutionEnd, ("plain-1",))] == [None]
+    assert of(events, ApprovalRequest, ("plain-1",)) == []
+
+
+@pytest.mark.parametrize("kind", ["door", "approvals"])
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_an_answer_about_a_call_is_none_about_a_childs(depth: int, kind: str) -> None:
+    """The parent's call was allowed before, and its child's has the very same id, tool and arguments: that one is asked
+    about, with its origin. So with `Approvals` and with the door of a session."""
+    asked: list[Any] = []
+
+    def note(name: str, origin: tuple[str, ...]) -> None:
+        if name == "work":
+            asked.append(origin)
+
+    async def ask(request: Any) -> Any:
+        note(request.tool_name, getattr(request, "origin", ()))
+        return "allow"
+
+    def answer(question: Question) -> None:
+        note(question.tool_name, question.origin)
+        approvals.answer(question, "allow")
+
+    approvals = Approvals(approved={"same": "{}"}, on_question=answer)
+    top = child([call("work", id="same"), "x"], "inner", tools=[work])
+    if depth == 2:
+        top = child([call("inner", TASK), "y"], "outer", tools=[top])
+    script = [call(top.name, TASK, id="top"), call("work", id="same"), "done"]
+    await played([top, work], script, approve=Door(ask, {"same": "{}"}) if kind == "door" else approvals)
+    assert asked == [[("inner-1",), ("outer-1", "inner-1")][depth - 1]]
 
 
 # ---------------------------------------------------------------- abort and leaving
