@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _load(parsed.command).main(parsed)
     except UsageError as error:
-        print(f"agentloop {parsed.command}: {error}", file=sys.stderr)
+        print(_harmless(f"agentloop {parsed.command}: {error}"), file=sys.stderr)
         return USAGE_ERROR
     except BrokenPipeError:
         _forget_stdout()
@@ -86,6 +86,13 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
         if name == chosen:
             _load(name).add_arguments(subparser)
     return parser
+
+
+def _harmless(text: str) -> str:
+    """It may quote a file's name, or what stands in a file."""
+    from agentloop.cli._text import safe
+
+    return safe(text)
 
 
 def _forget_stdout() -> None:

@@ -11,6 +11,7 @@ import attrs
 
 from agentloop.cli import UsageError
 from agentloop.cli._streams import Output
+from agentloop.cli._text import safe
 from agentloop.cli._tracing import tracing
 from agentloop.config import Config
 from agentloop.context import Context
@@ -66,7 +67,7 @@ def recorded(arguments: argparse.Namespace, config: Config, context: Context, ou
     finally:
         session.close()
     if session.path is not None:
-        output.note(f"session {session.id}: {session.path}\n")
+        output.note(safe(f"session {session.id}: {session.path}\n"))
 
 
 def _run(session: Session, prompt: str | None, config: Config) -> AsyncGenerator[Event, None]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol, TextIO
 
-from agentloop.cli._text import safe
+from agentloop.cli._text import safe, safe_json
 from agentloop.cli.plain import PlainPrinter
 from agentloop.cli.terminal import SHOW_CURSOR, TerminalPrinter
 from agentloop.events import Event
@@ -147,6 +147,7 @@ class JsonPrinter:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out.buffer
+        self._watched = out.isatty()  # then nothing in a record may be a command to the terminal
         self._encoder = Encoder()
         self._filter = StreamFilter()
 
@@ -154,7 +155,8 @@ class JsonPrinter:
         """Print the event's records."""
         for record in self._encoder.encode(event):
             if self._filter.keep(record):
-                self._out.write(dumps(record) + b"\n")
+                line = dumps(record)
+                self._out.write((safe_json(line.decode()).encode() if self._watched else line) + b"\n")
         self._out.flush()
 
     def tick(self) -> None:

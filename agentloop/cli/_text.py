@@ -22,6 +22,21 @@ def safe(text: str) -> str:
     return text.replace("\r\n", "\n").translate(_HARMFUL)
 
 
+def row(text: str) -> str:
+    """The text made safe, in one line as long as it is; the last door before a terminal."""
+    return safe(text).replace("\n", " ").replace("\t", " ")
+
+
+def safe_json(text: str) -> str:
+    """A JSON text whose characters that a terminal would obey are written as the escapes that JSON has for them."""
+    return text if text.isascii() and text.isprintable() else text.translate(_ESCAPED)
+
+
+_ESCAPED: Mapping[int, str] = {
+    code: f"\\u{code:04x}" for code in _HARMFUL if code >= 0x20
+}  # others JSON escapes itself
+
+
 def one_line(text: str) -> str:
     """The text made safe, in one line, runs of white space as one space."""
     return " ".join(safe(text[:_ONE_LINE]).split())
@@ -66,10 +81,15 @@ def wrapped(text: str, columns: int) -> list[str]:
     return rows
 
 
+_SIGNS_A_COLUMN = 16  # letters with marks, and pictures that are joined of several signs, have fewer
+
+
 def _fits(text: str, start: int, columns: int) -> int:
-    """Where a row that begins at `start` and takes at most `columns` ends."""
+    """Where a row that begins at `start` and takes at most `columns` ends. Signs that take no column are counted as well:
+    a row of nothing else would have no end."""
     taken, index = 0, start
-    while index < len(text) and (taken := taken + _columns(text[index])) <= columns:
+    most = min(len(text), start + _SIGNS_A_COLUMN * max(columns, 1))
+    while index < most and (taken := taken + _columns(text[index])) <= columns:
         index += 1
     return index
 

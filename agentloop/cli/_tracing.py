@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from agentloop.cli import UsageError
 from agentloop.cli._streams import Output
+from agentloop.cli._text import safe
 from agentloop.errors import TraceError
 from agentloop.events import Event
 from agentloop.model import Model
@@ -45,4 +46,4 @@ def tracing(
     with writer:
         yield lambda events: record(events, writer)
         if writer.file is not None:
-            output.note(f"trace: {writer.file}\n")
+            output.note(safe(f"trace: {writer.file}\n"))

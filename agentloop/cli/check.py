@@ -17,7 +17,7 @@ import attrs
 
 from agentloop.cli import UsageError
 from agentloop.cli._files import by_session, open_file
-from agentloop.cli._text import counted, safe
+from agentloop.cli._text import counted, safe, safe_json
 from agentloop.errors import GrammarError, TraceReadError
 from agentloop.events import AgentEnd, AgentStart, CompactionEnd, Event
 from agentloop.grammar import Checker, ValueChecker
@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Check the files; 0 when nothing was found."""
     reports = [report for group in by_session(arguments.files) for report in check_session(group)]
     for report in reports:
-        print(json.dumps(report.to_json(), ensure_ascii=False) if arguments.json else report.to_text())
+        print(safe_json(json.dumps(report.to_json(), ensure_ascii=False)) if arguments.json else report.to_text())
     return 0 if all(report.ok for report in reports) else 1
 
 
@@ -76,7 +76,7 @@ class Report:
         count = f"{counted(self.records, 'record')}, {counted(self.runs, 'run')}{torn}"
         verdict = "ok" if self.ok else counted(len(self.findings), "finding")
         return "\n".join(
-            [*[safe(f"{self.file}: {each}") for each in self.findings], f"{self.file}: {verdict} ({count})"]
+            [*[safe(f"{self.file}: {each}") for each in self.findings], safe(f"{self.file}: {verdict} ({count})")]
         )
 
 

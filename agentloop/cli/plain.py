@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from agentloop.cli._text import safe
+from agentloop.cli._text import one_line, safe
 from agentloop.cli._words import call_words, failure_words, outcome_words, result_lines, retry_words, summary_words
 from agentloop.view import Bubble, Change, CompactionCard, Item, Notice, RetryWait, Separator, ToolCard, View
 
@@ -25,8 +25,8 @@ class PlainPrinter:
     ) -> None:
         self.hint = ""
         """Not shown: there is no line that could change."""
-        self._write = write
-        self._note = note
+        self._out = write
+        self._notes = note
         self._prompts = prompts
         self._prices = prices
         self._open: Item | None = None  # whose line is not ended
@@ -84,7 +84,7 @@ class PlainPrinter:
                 self._line("\n".join(f"> {line}" for line in safe(bubble.text).split("\n")))
         elif bubble.kind in ("custom", "data"):
             if change.kind == "added":
-                self._line(f"[{getattr(bubble.content, 'role', None) or bubble.kind}]")
+                self._line(f"[{one_line(getattr(bubble.content, 'role', None) or bubble.kind)}]")
         elif change.kind == "added":
             self._end_line()
             self._write(("thinking: " if bubble.kind == "thinking" else "") + safe(bubble.text))
@@ -107,6 +107,12 @@ class PlainPrinter:
             self._line(f"[{safe(card.name)}] {outcome_words(card)}")
             for line in result_lines(card):
                 self._line(f"  {line}")
+
+    def _write(self, text: str) -> None:
+        self._out(safe(text))  # whatever it is made of: this is the last door
+
+    def _note(self, text: str) -> None:
+        self._notes(safe(text))
 
     def _line(self, text: str) -> None:
         self._end_line()

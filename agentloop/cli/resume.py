@@ -17,7 +17,7 @@ from pathlib import Path
 
 from agentloop.cli import UsageError
 from agentloop.cli._session import add_traces_argument
-from agentloop.cli._text import counted, one_line, safe
+from agentloop.cli._text import counted, one_line, safe, safe_json
 from agentloop.cli._words import usage_words
 from agentloop.cli.run import add_run_arguments, read_prompt, run_prompt
 from agentloop.errors import TraceReadError
@@ -49,7 +49,7 @@ def main(arguments: argparse.Namespace) -> int:
     if resumed.damage:
         print(safe(resumed.damage), file=sys.stderr)
     if not arguments.prompt and not arguments.go_on:
-        print(json.dumps(to_json(resumed), ensure_ascii=False) if arguments.json else _words(resumed))
+        print(safe_json(json.dumps(to_json(resumed), ensure_ascii=False)) if arguments.json else _words(resumed))
         return 0
     if arguments.json or (arguments.prompt and arguments.go_on):
         raise UsageError("expected one of PROMPT, --continue and --json, got two")

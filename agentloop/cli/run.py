@@ -30,6 +30,7 @@ from agentloop.context import Context
 from agentloop.errors import TraceWriteError
 from agentloop.events import AgentEnd, Event
 from agentloop.loop import running
+from agentloop.omni.redact import MaskLog
 
 EXIT_CODES: Final = {"completed": 0, "fatal": 1, "retryable": 75, "aborted": 130}
 TRACE_FAILED: Final = 74
@@ -187,10 +188,19 @@ def read_prompt(words: list[str]) -> str:
 def _set_up_log(verbose: bool) -> None:
     """The log goes to standard error if it was asked for, else nowhere: the events say what went wrong."""
     handler: logging.Handler = logging.StreamHandler() if verbose else logging.NullHandler()
+    handler.addFilter(MaskLog())
+    handler.setFormatter(_Harmless())
     logger = logging.getLogger("agentloop")
     logger.addHandler(handler)
     if verbose:
         logger.setLevel(logging.INFO)
+
+
+class _Harmless(logging.Formatter):
+    """A record quotes what others sent."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return safe(super().format(record))
 
 
 def _compaction(tokens: int | None) -> Summarize | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from agentloop.cli._text import cut, one_line, safe, seconds, width_of, wrapped
+from agentloop.cli._text import cut, one_line, row, safe, seconds, width_of, wrapped
 from agentloop.cli._words import (
     ACTIVITIES,
     call_words,
@@ -176,7 +176,7 @@ class TerminalPrinter:
 
     def _print(self, text: str, style: str = "") -> None:
         """A line of its own, cut to the width."""
-        self._final.append(self._styled(cut(text, self._columns()), style))
+        self._final.append(self._styled(cut(row(text), self._columns()), style))
 
     # ------------------------------------------------------------ what moves
 
@@ -197,11 +197,11 @@ class TerminalPrinter:
         cards = [item for item in _last_cards(view) if item.state != "locked"]
         shown = cards[: max(1, rows - 4)]
         for card in shown:
-            lines += [self._styled(cut(line, columns), style) for line, style in self._card_lines(card, now)]
+            lines += [self._styled(cut(row(line), columns), style) for line, style in self._card_lines(card, now)]
         if len(cards) > len(shown):
             lines.append(self._styled(f"  and {len(cards) - len(shown)} more", "dim"))
         if view.activity != "idle":
-            lines.append(self._styled(cut(self._status(view, now), columns), "dim"))
+            lines.append(self._styled(cut(row(self._status(view, now)), columns), "dim"))
         return lines[-max(1, rows - 1) :]
 
     def _card_lines(self, card: ToolCard, now: float) -> list[tuple[str, str]]:
@@ -249,7 +249,7 @@ def _last_cards(view: View) -> list[ToolCard]:
 
 def _progress(card: ToolCard) -> list[str]:
     """The newest line that a running card has to show."""
-    text = card.output[-2_000:] if card.result is None else card.result.text
+    text = (card.output if card.result is None else card.result.text)[-2_000:]
     lines = safe(text).rstrip("\n").split("\n")
     return [lines[-1]] if lines[-1] else []
 

@@ -43,7 +43,7 @@ class SessionLock:
         self._fd: int | None = None
         while self._fd is None:
             try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._path.parent.mkdir(0o700, parents=True, exist_ok=True)
                 self._fd = _acquire(self._path, session_id)
             except OSError as error:
                 raise TraceWriteError(f"{self._path}: expected to lock the session, got {error}") from error
@@ -59,7 +59,7 @@ class SessionLock:
 
 def _acquire(path: Path, session_id: str) -> int | None:
     """The locked file; None when its holder removed it meanwhile, so that a new one must be made."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
         _try_lock(fd)
         if not _is_still(path, fd):

@@ -71,15 +71,15 @@ def trace_path(traces: Path, day: str, session_id: str, index: int) -> Path:
 
 def trace_files(traces: str | Path, session_id: str | None = None) -> list[TraceFile]:
     """The files of a session (or of all) over all day folders, the oldest first. A folder that is not there has
-    none."""
+    none. Links, pipes and devices among them are none of ours."""
     if session_id is not None:
         check_session_id(session_id)
     found = []
     for folder in _entries(Path(traces)):
-        if folder.name.startswith(".") or not folder.is_dir():
+        if folder.name.startswith(".") or not folder.is_dir(follow_symlinks=False):
             continue
         for entry in _entries(Path(folder.path)):
-            file = TraceFile.of(entry.path)
+            file = TraceFile.of(entry.path) if entry.is_file(follow_symlinks=False) else None
             if file is not None and (session_id is None or file.session_id == session_id):
                 found.append(file)
     return sorted(found)

@@ -8,6 +8,7 @@ match.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -198,6 +199,27 @@ def mask_secrets(record: Record) -> Record:
                 node[key] = child
                 open_nodes.append(child)
     return copy
+
+
+class MaskLog(logging.Filter):
+    """Masks the secrets in log records, tracebacks included. Add it to a handler: `handler.addFilter(MaskLog())`.
+
+    What is logged may quote a provider, a tool or an exception, and so whatever stands in a key's place there. The record
+    itself is changed, so a handler without the filter that comes later sees the masks as well.
+    """
+
+    _formatter = logging.Formatter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Mask the words and the traceback; no record is held back."""
+        record.msg, record.args = mask_text(record.getMessage()), None
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self._formatter.formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = mask_text(record.exc_text)
+        if record.stack_info:
+            record.stack_info = mask_text(record.stack_info)
+        return True
 
 
 def _is_data(node: Any, key: Any, value: Any) -> bool:

@@ -71,7 +71,8 @@ MILESTONES: Final = frozenset(
 _log = logging.getLogger(__name__)
 
 _OPENING: Final = ("mcp_connect_begin", "mcp_connect_end", "tool_list_ready")
-_FLAGS: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+"""A link that somebody put in a file's place is not written through."""
 _PROGRESS: Final = frozenset({"tool_execution_update"})
 _NOTED: Final = frozenset({*_OPENING, *MILESTONES})  # kinds after which there is something to do
 _ENVELOPES: Final = frozenset({"session_meta", "model_msg", "event_msg"})
@@ -337,7 +338,7 @@ class TraceWriter:
     def _begin_file(self, lines: list[bytes]) -> None:
         """Make the next file with its head and these lines in it, then give it its name."""
         path = self._next_path()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
         unborn = path.with_name(f".{path.name}.new")
         try:
             fd = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_TRUNC | _FLAGS, 0o600)
