@@ -27,8 +27,10 @@ scalars = (
     | texts
     | st.sampled_from(['"\\/', "\U0001f600x", "\u2028\u0085", "\b\f\n\r\t\x00"])
 )
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4))
-objects = st.dictionaries(texts, values, max_size=5)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4), max_leaves=8
+)
+objects = st.dictionaries(texts, values, max_size=4)
 
 
 def begins(part: Any, whole: Any) -> bool:
