@@ -10,7 +10,7 @@ import copy
 import json
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -21,7 +21,7 @@ from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop._values import frozen
 from agentloop.convert import default_convert, make_legal
 from agentloop.errors import ModelError, StopReason, code_for_status
-from agentloop.events import RequestBegin, RequestEnd, TokenUsage, ToolListReady
+from agentloop.events import Event, RequestBegin, RequestEnd, TokenUsage, ToolListReady
 from agentloop.messages import AgentMessage, AssistantMessage, CustomMessage
 from agentloop.model import ModelRequest
 from agentloop.tools import error_text
@@ -40,12 +40,12 @@ class _Failure:
     exception: BaseException | None = None
 
 
-async def ask(core: Core, attempt: int) -> None:
-    """Perform one attempt, from `RequestBegin` to `RequestEnd`."""
+async def ask(core: Core, attempt: int, emit: Callable[[Event], None] | None = None) -> None:
+    """Perform one attempt, from `RequestBegin` to `RequestEnd`. Starts and ends of blocks go through `emit` if given."""
     _announce_tools(core)
     core.outcomes.waited = core.outcomes.judged = False
     core.emit(RequestBegin(attempt))
-    reading = _Reading(core)
+    reading = _Reading(core, emit or core.emit_update)
     try:
         request = await _prepare(core)
     except Stopped:
@@ -131,11 +131,11 @@ class _Reading:
 
     __slots__ = ("assembler", "core", "over", "paused", "reads", "seen", "stamp")
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, emit: Callable[[Event], None]) -> None:
         self.core = core
         model = core.config.model
         header = AssistantMessage((), provider=_name(model, "provider"), model=_name(model, "model"))
-        self.assembler = Assembler(header, core.emit_update, core.emit_delta, core.claim_id, core.emit)
+        self.assembler = Assembler(header, emit, core.emit_delta, core.claim_id, core.emit)
         self.over = False  # nothing more is read
         self.paused = False  # it is the consumer who is waited for
         self.reads = 0

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from agentloop import _decide as steps
 from agentloop._ask import ask
 from agentloop._decide import Limits, Stop, decide
+from agentloop._eager import Ahead, EagerBatch, ask_eagerly, is_eager
 from agentloop._execute import Batch
 from agentloop._hooks import hook_answer, hook_event
 from agentloop._host import Waiter, close_shielded
@@ -60,6 +61,7 @@ class Driver:
         self.tools = tools
         self.source: _Source | None = None
         self.sourced: Sequence[Tool] = ()
+        self.ahead: Ahead | None = None  # calls of the last reply that began while it came
         self.turn_end = TurnEnd()
         self.problem: str | None = None  # what was wrong with the last attempt at a summary
         self.summary: UserMessage | None = None
@@ -157,7 +159,10 @@ class Driver:
             await self._ask_for_tools(self.core.config.get_tools)
             if self.core.look():
                 return
-        await ask(self.core, step.attempt)
+        if is_eager(self.core):
+            self.ahead = await ask_eagerly(self.core, step.attempt)
+        else:
+            await ask(self.core, step.attempt)
 
     async def _ask_for_tools(self, get_tools: Callable[[], Any]) -> None:
         given = await self._call(get_tools)
@@ -190,10 +195,14 @@ class Driver:
             stop.error_code = "backoff_interrupted"
 
     async def _run_calls(self, step: steps.RunCalls) -> None:
-        await Batch(self.core, step.calls).run()
+        ahead, self.ahead = self.ahead, None
+        await (Batch(self.core, step.calls) if ahead is None else EagerBatch(self.core, step.calls, ahead)).run()
 
     async def _refuse_calls(self, step: steps.RefuseCalls) -> None:
         Batch(self.core, step.calls).refuse_all(step.error_code)
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None:
+            await ahead.discard()
 
     # ------------------------------------------------------------ callbacks between the turns
 

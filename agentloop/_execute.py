@@ -323,12 +323,15 @@ class Batch:
         core, tool = self.core, call.tool
         assert tool is not None
         call.stage = "running"
-        call.sink = Sink(core, call.call.id, call.call.name, AbortSignal())
+        call.sink = self._sink(call)
         call.timeout = tool.timeout if tool.timeout is not None else core.config.tool_timeout
         if call.timeout is not None:
             core.set_timer(call.key, core.clock.now() + call.timeout)
         self._watch_steering()
         call.job = core.spawn(lambda: self._body(call), lambda job: self._over(call), f"tool {tool.name}")
+
+    def _sink(self, call: Call) -> Sink:
+        return Sink(self.core, call.call.id, call.call.name, AbortSignal())
 
     async def _body(self, call: Call) -> Any:
         tool, sink, prepared = call.tool, call.sink, call.prepared

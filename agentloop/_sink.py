@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any
+from typing import Any, Protocol
 
 import anyio.lowlevel
 import attrs
 
-from agentloop._host import close_shielded
+from agentloop._host import Host, Waiter, close_shielded
 from agentloop._results import cut_note, cut_result, cut_text
-from agentloop._run import Core
 from agentloop._values import REPLACEMENT, frozen, stitch, valid_text
 from agentloop.abort import AbortSignal
-from agentloop.events import ChildEvent, MessageUpdate, SubagentStarted, ToolExecutionUpdate
+from agentloop.config import Config
+from agentloop.events import ChildEvent, Event, MessageUpdate, SubagentStarted, ToolExecutionUpdate
 from agentloop.messages import Text, ToolResult, text_of
 from agentloop.tools import as_result
 
@@ -25,6 +26,34 @@ _PROGRESS_BOUND = 8
 """Reports of progress that may wait for the consumer, however little of a model's stream is read ahead."""
 
 
+class Outlet(Protocol):
+    """Where reports go: the run, or what stands for it while nothing of a call is told."""
+
+    config: Config
+    host: Host
+    buffer: deque[Event]
+    room_waiters: list[Waiter]
+    closing_bound: float
+
+    @property
+    def closing(self) -> bool:
+        """Whether the consumer has left."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over."""
+        ...
+
+    def emit(self, event: Event) -> None:
+        """Tell, and fold."""
+        ...
+
+    def emit_update(self, event: Event) -> None:
+        """Tell what the fold leaves out."""
+        ...
+
+
 class Sink:
     """The reports of one call. After its end (`closed`) everything is dropped."""
 
@@ -32,8 +61,8 @@ class Sink:
         "_carry", "_core", "_given", "_id", "_joined", "_limit", "_name", "_pieces", "bound", "closed", "signal", "streamed",
     )  # fmt: skip
 
-    def __init__(self, core: Core, id: str, name: str, signal: AbortSignal) -> None:
-        self._core = core
+    def __init__(self, core: Outlet, id: str, name: str, signal: AbortSignal) -> None:
+        self._core: Outlet = core
         self._id = id
         self._name = name
         self.signal = signal

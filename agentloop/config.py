@@ -236,6 +236,11 @@ class Config:
     approval_timeout: float | None = attrs.field(default=None, validator=_not_negative)
 
     tool_execution: Literal["parallel", "sequential"] = "parallel"
+    eager_tools: bool = False
+    """A call of a tool marked `replay="safe"` may start as soon as it is complete, while the reply still streams; its events
+    come as ever. If the reply then fails or is cut off, the result is dropped, and a retry may run the tool again. Such a tool
+    may thus have run without a `ToolExecutionStart`, but never before the consumer came back after its `ToolCallEnd`. Nothing
+    starts early where `approve`, `before_tool_call` or a `pre_tool_use` hook is set, nor behind a call that may not."""
     max_parallel_tools: int | None = attrs.field(default=None, validator=_positive)
     tool_timeout: float | None = attrs.field(default=None, validator=_not_negative)
     max_result_characters: int | None = attrs.field(default=None, validator=_positive)
