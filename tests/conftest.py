@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import leftovers
 
 settings.register_profile(
     "default",
@@ -42,3 +45,17 @@ def shared() -> Path:
     if not (folder / "README.md").exists():
         pytest.skip("needs the folder ../shared beside the project (scenarios, recorded responses, sample traces)")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """No test leaves a thread or a socket; warnings are errors by the settings in pyproject.toml."""
+    with leftovers.no_thread_and_no_socket():
+        yield
+
+
+@pytest.hookimpl(tryfirst=True, wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
+    """No async test leaves a task: looked at while its event loop still runs, since its end would hide them."""
+    leftovers.wrap(pyfuncitem)
+    return (yield)
