@@ -59,9 +59,9 @@ class Conversation:
         """What waits to be said; a message that a run took and did not show goes back to its place."""
         self._state: State | None = None
 
-    def begin(self) -> None:
-        """A run starts."""
-        self._state = State(self.messages, self.usage)
+    def begin(self, messages: Iterable[AgentMessage] | None = None) -> None:
+        """A run starts, on these messages where it was given others than there are."""
+        self._state = State(self.messages if messages is None else messages, self.usage)
         self._summary = self.summary
         self._drafting = False
         self._new_request()
@@ -108,12 +108,12 @@ class Conversation:
             case CompactionEnd(status="completed", summary=summary):
                 self._summary = summary
 
-    def settle(self) -> None:
-        """The run is over, or no more of it will come."""
+    def settle(self) -> bool:
+        """The run is over, or no more of it will come. Whether it had begun."""
         self.queues.give_back()
         state, self._state = self._state, None
-        if state is None:
-            return
+        if state is None or not state.started:  # it could not begin: nothing was interrupted
+            return False
         if self._input is not None and state.compaction is None:
             state.messages.append(self._input)
         messages = list(state.messages)
@@ -125,6 +125,7 @@ class Conversation:
         self.summary = self._summary
         self.usage = state.session_usage
         self.open_compaction = state.compaction if state.end is None else None
+        return True
 
     def _uncommitted(self, state: State) -> tuple[int, list[AgentMessage]]:
         """The reply that was not committed, with its results, and where it would stand."""

@@ -333,7 +333,7 @@ class Session(WithQueues):
 
         def start(clock: Clock) -> Recording:
             context = attrs.evolve(self._context, messages=carried_over(self.messages))
-            return self._begin(compact(context, self._run_config(None, abort)), clock)
+            return self._begin(compact(context, self._run_config(None, abort)), clock, context.messages)
 
         return SessionRun(self, start, self._wall_clock)
 
@@ -390,7 +390,8 @@ class Session(WithQueues):
         """For `SessionRun`: it is over."""
         if self._holder == id(run):
             self._holder = None
-            self.conversation.settle()
+            if self.conversation.settle():
+                self._approved = {}  # they were about open calls, and ids may come again
 
     def _check_free(self) -> None:
         if self._closed:
@@ -415,10 +416,9 @@ class Session(WithQueues):
         context = attrs.evolve(self._context, messages=conversation.messages)
         return agent_loop_continue(context, self._run_config(approve, abort), first)
 
-    def _begin(self, events: Any, clock: Clock) -> Recording:
+    def _begin(self, events: Any, clock: Clock, messages: Iterable[AgentMessage] | None = None) -> Recording:
         self._close_compaction()
-        self._approved = {}
-        self.conversation.begin()
+        self.conversation.begin(messages)
         return record(events, self._writer, policy=self._policy, clock=clock)
 
     def _run_config(self, approve: Approve | None, abort: AbortSignal | None) -> Config:

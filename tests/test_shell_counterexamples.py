@@ -12,16 +12,19 @@ import pytest
 
 from agentloop import (
     AgentEnd,
+    ApprovalDecision,
     ApprovalRequest,
     ChildEvent,
     Config,
     Context,
     Event,
     MessageEnd,
+    Retry,
     ToolCall,
     ToolExecutionEnd,
     ToolExecutionStart,
     ToolResult,
+    ToolResultMessage,
     UserMessage,
     agent_loop,
     agent_loop_continue,
@@ -34,6 +37,7 @@ from agentloop.omni.records import event_kind
 from agentloop.session import Session
 from agentloop.subagent import subagent
 from agentloop.testing import ScriptedModel
+from agentloop.testing.machine import illegal
 from agentloop.testing.scripted import call
 
 pytestmark = pytest.mark.anyio
@@ -114,10 +118,11 @@ async def test_leaving_a_run_that_asks_is_no_failure(caplog: pytest.LogCaptureFi
     async def never(*args: Any) -> Any:
         await anyio.sleep_forever()
 
-    for kind, settings in (
+    cases: list[tuple[Any, dict[str, Any]]] = [
         (ApprovalRequest, {"approve": never}),
         (ToolExecutionStart, {"after_tool_call": never}),
-    ):
+    ]
+    for kind, settings in cases:
         run = agent_loop("go", Context(tools=[work]), Config(model=ScriptedModel([call("work")]), **settings))
         with anyio.move_on_after(5):
             async for event in run:
@@ -188,3 +193,56 @@ async def test_nothing_stands_behind_a_completed_compaction(tmp_path: Path) -> N
             assert event_kind(lines[-1]) == "compaction_end"
             assert [event_kind(line) for line in lines].count("agent_end") == 0
             assert [event_kind(line) for line in lines][1:2] != ["agent_end"]
+
+
+# ---------------------------------------------------------------- a session that is opened again with calls left open
+
+
+async def crashed_with_an_open_call(traces: Path) -> None:
+    """A session whose call was allowed and had not started when its process ended."""
+    model = ScriptedModel([call("work", id="x")])
+    session = Session.create(traces, model, tools=[work], session_id="s1")
+    async for event in session.run("go", approve=lambda request: "allow"):
+        if isinstance(event, ApprovalDecision):
+            break
+    session.close()
+
+
+async def test_a_run_that_cannot_begin_interrupts_nothing(tmp_path: Path) -> None:
+    """A first step that raises (no compaction to compact by; two tools of one name): the open call stays open, and what was
+    allowed stays allowed; then it runs, once, without a question."""
+    await crashed_with_an_open_call(tmp_path)
+    ran: list[bool] = []
+
+    @tool(name="work")
+    def again() -> str:
+        """Work."""
+        ran.append(True)
+        return "done"
+
+    async with Session.open("s1", tmp_path, ScriptedModel(["fine"]), tools=[again, again]) as session:
+        before = session.messages
+        for run in (session.compact(), session.run(), session.run("more")):
+            with pytest.raises(ValueError, match=r"config\.compaction|context\.tools"):
+                await anext(run)
+            assert session.messages == before
+        session.configure(tools=[again])
+        events = [event async for event in session.run()]
+    assert ran == [True]
+    assert not any(isinstance(event, ApprovalRequest) for event in events)
+
+
+async def test_a_compaction_that_is_given_up_leaves_no_call_without_a_result(tmp_path: Path) -> None:
+    """Compacted by hand with a call open: that is told as interrupted; when the model gives no summary, the conversation has
+    the replies that it gave instead, and each call before them its result, in memory as in what is asked next."""
+    await crashed_with_an_open_call(tmp_path)
+    model = ScriptedModel([call("work"), "after"])
+    settings: dict[str, Any] = {"compaction": Summarize(), "retry": Retry(waits=())}
+    async with Session.open("s1", tmp_path, model, tools=[work], **settings) as session:
+        events = [event async for event in session.compact()]
+        assert isinstance(events[-1], AgentEnd) and events[-1].error_code == "malformed"
+        assert illegal(session.messages) is None
+        assert [m.tool_call_id for m in session.messages if isinstance(m, ToolResultMessage)] == ["x", "call_1"]
+        async for _ in session.run("on"):
+            pass
+    assert list(model.requests[-1].messages) == list(session.messages[:-1])
