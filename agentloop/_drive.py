@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from agentloop import _decide as steps
@@ -13,10 +12,10 @@ from agentloop._decide import Limits, Stop, decide
 from agentloop._eager import Ahead, EagerBatch, ask_eagerly, is_eager
 from agentloop._execute import Batch
 from agentloop._hooks import hook_answer, hook_event
-from agentloop._host import Waiter, close_shielded
 from agentloop._run import CallbackFailed, Closed, Core, Stopped
-from agentloop.config import CompactionState, Config, HookAnswer, ToolSource
-from agentloop.context import Context, agent_messages
+from agentloop._toolset import Toolset
+from agentloop.config import CompactionState, Config, HookAnswer
+from agentloop.context import agent_messages
 from agentloop.convert import LegalHistory
 from agentloop.events import (
     Abort,
@@ -24,8 +23,6 @@ from agentloop.events import (
     AgentStart,
     CompactionBegin,
     CompactionEnd,
-    McpConnectBegin,
-    McpConnectEnd,
     MessageEnd,
     MessageStart,
     TurnEnd,
@@ -58,14 +55,11 @@ class Driver:
 
     def __init__(self, core: Core, tools: Sequence[Tool]) -> None:
         self.core = core
-        self.tools = tools
-        self.source: _Source | None = None
-        self.sourced: Sequence[Tool] = ()
+        self.toolset = Toolset(core, tools)
         self.ahead: Ahead | None = None  # calls of the last reply that began while it came
         self.turn_end = TurnEnd()
         self.problem: str | None = None  # what was wrong with the last attempt at a summary
         self.summary: UserMessage | None = None
-        core.tools = {tool.name: tool for tool in tools}
 
     async def drive(self) -> None:
         """Run to the end."""
@@ -82,8 +76,7 @@ class Driver:
             except Stopped:
                 pass  # the stop is in the outcomes: the next decision knows
             core.look()
-        if self.source is not None:
-            await self.source.close()
+        await self.toolset.close()
 
     # ------------------------------------------------------------ run and turn
 
@@ -93,10 +86,9 @@ class Driver:
     async def _open_turn(self, step: steps.OpenTurn) -> None:
         core = self.core
         state, outcomes = core.state, core.outcomes
-        if self.source is not None:
-            await self._look_for_tools()
-            if core.look() and not outcomes.inputs:
-                return
+        await self.toolset.look()
+        if core.look() and not outcomes.inputs and self.toolset.connected:
+            return
         summary = state.summary
         prompts = outcomes.prompts if state.turns == 0 or outcomes.prompts else []
         inputs, outcomes.inputs, outcomes.prompts = outcomes.inputs, [], []
@@ -156,7 +148,7 @@ class Driver:
 
     async def _ask(self, step: steps.Ask) -> None:
         if self.core.config.get_tools is not None:
-            await self._ask_for_tools(self.core.config.get_tools)
+            self.toolset.replace(await self._call(self.core.config.get_tools))
             if self.core.look():
                 return
         if is_eager(self.core):
@@ -164,20 +156,9 @@ class Driver:
         else:
             await ask(self.core, step.attempt)
 
-    async def _ask_for_tools(self, get_tools: Callable[[], Any]) -> None:
-        given = await self._call(get_tools)
-        if given is None:
-            return
-        try:
-            tools = Context(tools=given).tools
-            if len({tool.name for tool in tools}) != len(tools):
-                raise ValueError("expected one tool of each name, got two of one name")
-        except (TypeError, ValueError) as error:
-            self.core.fail(error, "get_tools")
-            return
-        if tools != tuple(self.tools):
-            self.tools = tools
-            self._set_tools(self.sourced)
+    async def _connect(self, step: steps.Connect) -> None:
+        self.core.outcomes.connected = True
+        await self.toolset.connect()
 
     async def _wait(self, step: steps.Wait) -> None:
         core = self.core
@@ -291,59 +272,6 @@ class Driver:
         log.error("the %s hook %s failed", kind, name, exc_info=error.error)
         self.core.emit(hook_event(kind, name, HookAnswer(reason=f"hook failed: {error.text}")))
 
-    # ------------------------------------------------------------ tools from a source
-
-    async def _connect(self, step: steps.Connect) -> None:
-        core, source = self.core, self.core.config.tool_source
-        assert source is not None
-        core.outcomes.connected = True
-        try:
-            servers = core.guard(_servers, source)
-        except CallbackFailed as error:
-            log.error("the tool source failed to name its servers", exc_info=error.error)
-            core.emit(McpConnectBegin(()))
-            core.emit(McpConnectEnd("fatal", (), "connect_failed", error.text))
-            return
-        core.emit(McpConnectBegin(servers))
-        await core.barrier()
-        if core.look():
-            core.emit(McpConnectEnd("aborted"))
-            return
-        self.source = _Source(core, source)
-        try:
-            end, tools = core.guard(_connected, await self.source.ask("connect"))
-        except CallbackFailed as error:
-            log.error("connecting the tool source failed", exc_info=error.error)
-            core.emit(McpConnectEnd("fatal", (), "connect_failed", error.text))
-        except Stopped:
-            core.emit(McpConnectEnd("aborted"))
-        else:
-            self._set_tools(tools)
-            core.emit(end)
-
-    async def _look_for_tools(self) -> None:
-        assert self.source is not None
-        try:
-            tools = await self.source.ask("changed")
-            tools = None if tools is None else self.core.guard(_tools, tools)
-        except CallbackFailed as error:
-            log.warning("the tool source failed to say what changed; its tools stay", exc_info=error.error)
-        except Stopped:
-            pass
-        else:
-            if tools is not None:
-                self._set_tools(tools)
-
-    def _set_tools(self, tools: Iterable[Tool]) -> None:
-        self.sourced = tools = tuple(tools)
-        known = {tool.name: tool for tool in self.tools}
-        for tool in tools:
-            if tool.name in known:
-                log.warning("two tools are named %r; the first one counts", tool.name)
-            known.setdefault(tool.name, tool)
-        self.core.tools = known
-        self.core.tools_changed = True
-
     # ------------------------------------------------------------ compaction
 
     async def _check_compaction(self, step: steps.CheckCompaction) -> None:
@@ -449,94 +377,3 @@ _PERFORM: dict[type, Callable[[Driver, Any], Awaitable[None]]] = {
 
 def _shown(value: Any) -> str:
     return repr(value) if isinstance(value, str) else type(value).__name__
-
-
-def _servers(source: ToolSource) -> tuple[str, ...]:
-    servers = tuple(source.servers)
-    for index, name in enumerate(servers):
-        if not isinstance(name, str):
-            raise TypeError(f"servers[{index}]: expected a name, got {type(name).__name__}")
-    return servers
-
-
-def _tools(given: Iterable[Tool]) -> tuple[Tool, ...]:
-    return Context(tools=tuple(given)).tools
-
-
-def _connected(answer: Any) -> tuple[McpConnectEnd, tuple[Tool, ...]]:
-    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], McpConnectEnd):
-        raise TypeError(f"connect: expected a McpConnectEnd and tools, got {type(answer).__name__}")
-    return answer[0], _tools(answer[1])
-
-
-class _Source:
-    """A tool source in one job of its own, from `connect` to `close`: such a source may hold scopes open in between."""
-
-    def __init__(self, core: Core, source: ToolSource) -> None:
-        self.core = core
-        self.source = source
-        self.requests: deque[str] = deque()
-        self.answers: deque[tuple[Any, BaseException | None]] = deque()
-        self.waiter: Waiter | None = None
-        self.busy = self.over = False
-        core.closing_bound = max(core.closing_bound, getattr(source, "closing_bound", 0.0))
-        self.job = core.spawn(self._serve, tag="the tool source")
-
-    async def ask(self, what: str) -> Any:
-        """`connect` or `changed`. Raises `CallbackFailed`, or `Stopped` when a stop came first."""
-        core = self.core
-        self.answers.clear()
-        self._send(what)
-        await core.until(lambda: bool(self.answers) or self.job.done or core.look())
-        if not self.answers:
-            if core.look():
-                raise Stopped
-            raise CallbackFailed(self.job.error or RuntimeError("the tool source ended"))
-        value, error = self.answers.popleft()
-        if error is not None:
-            raise CallbackFailed(error)
-        return value
-
-    async def close(self) -> None:
-        """Have it disconnect; bounded. What it is still busy with is wanted no more."""
-        self.over = True
-        if not self.job.done:
-            if self.busy:
-                self.core.host.cancel(self.job)
-            else:
-                self._send("close")
-            key = object()
-            self.core.set_timer(key, self.core.clock.now() + self.core.bound)
-            await self.core.until(lambda: self.job.done or self.core.expired(key))
-            self.core.clear_timer(key)
-            await self.core.cancel_jobs((self.job,))
-
-    def _send(self, what: str) -> None:
-        self.requests.append(what)
-        if self.waiter is not None:
-            self.waiter.set()
-
-    async def _serve(self) -> None:
-        try:
-            while (what := await self._next()) != "close":
-                if self.core.look():  # nothing begins after a stop; whoever asked hears of it
-                    continue
-                self.busy = True
-                try:
-                    value = await (self.source.connect() if what == "connect" else self.source.changed())
-                except Exception as error:
-                    self.answers.append((None, error))
-                else:
-                    self.answers.append((value, None))
-                self.busy = False
-                self.core.ring()
-                if self.over or self.core.closing:  # it was given up while it ignored its cancellation
-                    break
-        finally:
-            await close_shielded(self.source.close)
-
-    async def _next(self) -> str:
-        while not self.requests:
-            self.waiter = self.core.host.waiter()
-            await self.waiter.wait()
-        return self.requests.popleft()

@@ -1,0 +1,197 @@
+"""The tools of a run as they stand: its own, those that `get_tools` gave instead, and those of a tool source."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from agentloop._host import Waiter, close_shielded
+from agentloop._run import CallbackFailed, Core, Stopped
+from agentloop.config import ToolSource
+from agentloop.context import Context
+from agentloop.events import McpConnectBegin, McpConnectEnd
+from agentloop.tools import Tool
+
+log = logging.getLogger("agentloop")
+
+
+class Toolset:
+    """Keeps `Core.tools`. Of two tools of one name the run's own counts, then the first."""
+
+    def __init__(self, core: Core, tools: Sequence[Tool]) -> None:
+        self.core = core
+        self._own = tools
+        self._sourced: Sequence[Tool] = ()
+        self._source: _Source | None = None
+        core.tools = {tool.name: tool for tool in tools}
+
+    @property
+    def connected(self) -> bool:
+        """Whether a source was asked to connect."""
+        return self._source is not None
+
+    def replace(self, given: Any) -> None:
+        """Take the tools that `get_tools` gave instead of the run's own; None: they stay. Nonsense ends the run."""
+        if given is None:
+            return
+        try:
+            tools = Context(tools=given).tools
+            if len({tool.name for tool in tools}) != len(tools):
+                raise ValueError("expected one tool of each name, got two of one name")
+        except (TypeError, ValueError) as error:
+            self.core.fail(error, "get_tools")
+            return
+        if tools != tuple(self._own):
+            self._own = tools
+            self._set(self._sourced)
+
+    async def connect(self) -> None:
+        """Connect the source, between its two events."""
+        core, source = self.core, self.core.config.tool_source
+        assert source is not None
+        try:
+            servers = core.guard(_servers, source)
+        except CallbackFailed as error:
+            log.error("the tool source failed to name its servers", exc_info=error.error)
+            core.emit(McpConnectBegin(()))
+            core.emit(McpConnectEnd("fatal", (), "connect_failed", error.text))
+            return
+        core.emit(McpConnectBegin(servers))
+        await core.barrier()
+        if core.look():
+            core.emit(McpConnectEnd("aborted"))
+            return
+        self._source = _Source(core, source)
+        try:
+            end, tools = core.guard(_connected, await self._source.ask("connect"))
+        except CallbackFailed as error:
+            log.error("connecting the tool source failed", exc_info=error.error)
+            core.emit(McpConnectEnd("fatal", (), "connect_failed", error.text))
+        except Stopped:
+            core.emit(McpConnectEnd("aborted"))
+        else:
+            self._set(tools)
+            core.emit(end)
+
+    async def look(self) -> None:
+        """Ask the source whether its tools have changed, if there is one and it is connected."""
+        if self._source is None:
+            return
+        try:
+            tools = await self._source.ask("changed")
+            tools = None if tools is None else self.core.guard(_tools, tools)
+        except CallbackFailed as error:
+            log.warning("the tool source failed to say what changed; its tools stay", exc_info=error.error)
+        except Stopped:
+            pass
+        else:
+            if tools is not None:
+                self._set(tools)
+
+    def _set(self, tools: Iterable[Tool]) -> None:
+        self._sourced = tools = tuple(tools)
+        known = {tool.name: tool for tool in self._own}
+        for tool in tools:
+            if tool.name in known:
+                log.warning("two tools are named %r; the first one counts", tool.name)
+            known.setdefault(tool.name, tool)
+        self.core.tools = known
+        self.core.tools_changed = True
+
+    async def close(self) -> None:
+        """Have the source disconnect; bounded."""
+        if self._source is not None:
+            await self._source.close()
+
+
+def _servers(source: ToolSource) -> tuple[str, ...]:
+    servers = tuple(source.servers)
+    for index, name in enumerate(servers):
+        if not isinstance(name, str):
+            raise TypeError(f"servers[{index}]: expected a name, got {type(name).__name__}")
+    return servers
+
+
+def _tools(given: Iterable[Tool]) -> tuple[Tool, ...]:
+    return Context(tools=tuple(given)).tools
+
+
+def _connected(answer: Any) -> tuple[McpConnectEnd, tuple[Tool, ...]]:
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], McpConnectEnd):
+        raise TypeError(f"connect: expected a McpConnectEnd and tools, got {type(answer).__name__}")
+    return answer[0], _tools(answer[1])
+
+
+class _Source:
+    """A tool source in one job of its own, from `connect` to `close`: such a source may hold scopes open in between."""
+
+    def __init__(self, core: Core, source: ToolSource) -> None:
+        self.core = core
+        self.source = source
+        self.requests: deque[str] = deque()
+        self.answers: deque[tuple[Any, BaseException | None]] = deque()
+        self.waiter: Waiter | None = None
+        self.busy = self.over = False
+        core.closing_bound = max(core.closing_bound, getattr(source, "closing_bound", 0.0))
+        self.job = core.spawn(self._serve, tag="the tool source")
+
+    async def ask(self, what: str) -> Any:
+        """`connect` or `changed`. Raises `CallbackFailed`, or `Stopped` when a stop came first."""
+        core = self.core
+        self.answers.clear()
+        self._send(what)
+        await core.until(lambda: bool(self.answers) or self.job.done or core.look())
+        if not self.answers:
+            if core.look():
+                raise Stopped
+            raise CallbackFailed(self.job.error or RuntimeError("the tool source ended"))
+        value, error = self.answers.popleft()
+        if error is not None:
+            raise CallbackFailed(error)
+        return value
+
+    async def close(self) -> None:
+        """Have it disconnect; bounded. What it is still busy with is wanted no more."""
+        self.over = True
+        if not self.job.done:
+            if self.busy:
+                self.core.host.cancel(self.job)
+            else:
+                self._send("close")
+            key = object()
+            self.core.set_timer(key, self.core.clock.now() + self.core.bound)
+            await self.core.until(lambda: self.job.done or self.core.expired(key))
+            self.core.clear_timer(key)
+            await self.core.cancel_jobs((self.job,))
+
+    def _send(self, what: str) -> None:
+        self.requests.append(what)
+        if self.waiter is not None:
+            self.waiter.set()
+
+    async def _serve(self) -> None:
+        try:
+            while (what := await self._next()) != "close":
+                if self.core.look():  # nothing begins after a stop; whoever asked hears of it
+                    continue
+                self.busy = True
+                try:
+                    value = await (self.source.connect() if what == "connect" else self.source.changed())
+                except Exception as error:
+                    self.answers.append((None, error))
+                else:
+                    self.answers.append((value, None))
+                self.busy = False
+                self.core.ring()
+                if self.over or self.core.closing:  # it was given up while it ignored its cancellation
+                    break
+        finally:
+            await close_shielded(self.source.close)
+
+    async def _next(self) -> str:
+        while not self.requests:
+            self.waiter = self.core.host.waiter()
+            await self.waiter.wait()
+        return self.requests.popleft()
