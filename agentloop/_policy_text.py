@@ -15,8 +15,11 @@ from agentloop.errors import PolicyError
 Place: TypeAlias = Callable[[str], str]
 """A path in the data (`rules[1].verdict`) as people find it (`policy.toml, line 7, rules[1].verdict`)."""
 
-MAX_TEXT: Final = 1_000_000
+MAX_TEXT: Final = 200_000
 """Characters of a policy."""
+
+MAX_DOTS: Final = 100
+"""Dots of a line outside of quotes: `tomllib` takes cubic time in the parts of a dotted key."""
 
 _TOP: Final = ("default", "rules")
 _RULE: Final = ("verdict", "tools", "where", "unless", "reason")
@@ -144,9 +147,14 @@ def read_toml(source: str | Path) -> tuple[Any, Place]:
     text = _text_of(source, name)
     if len(text) > MAX_TEXT:
         raise PolicyError(f"{name or 'TOML'}: expected at most {MAX_TEXT} characters, got more")
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > MAX_DOTS and _QUOTED.sub("", line).count(".") > MAX_DOTS:
+            raise PolicyError(
+                f"{name or 'TOML'}: expected at most {MAX_DOTS} dots in a line, got more in line {number}"
+            )
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a `TOMLDecodeError`, or a number of more digits than the interpreter reads
         raise PolicyError(f"{name or 'TOML'}: expected TOML, got an error: {error}") from None
     except RecursionError:
         raise PolicyError(f"{name or 'TOML'}: expected TOML, got values nested too deep") from None
@@ -192,6 +200,7 @@ class _Lines:
         return ""
 
 
+_QUOTED: Final = re.compile(r"""\"(?:[^\"\\]|\\.)*\"|'[^']*'""")
 _RULES: Final = re.compile(r"\s*\[\[\s*[\"']?rules[\"']?\s*\]\]")
 _KEY: Final = re.compile(r"\s*[\"']?([A-Za-z0-9_-]+)[\"']?\s*=")
 
