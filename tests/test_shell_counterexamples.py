@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from agentloop import (
+    AbortSignal,
     AgentEnd,
     ApprovalDecision,
     ApprovalRequest,
@@ -32,8 +33,12 @@ from agentloop import (
     tool,
     user,
 )
+from agentloop._digest import shown_digest
 from agentloop.compaction import Summarize, TurnsReach
+from agentloop.errors import AnswerError
+from agentloop.omni.answers import open_questions, store_answer
 from agentloop.omni.records import event_kind
+from agentloop.omni.resume import resume_session
 from agentloop.session import Session
 from agentloop.subagent import subagent
 from agentloop.testing import ScriptedModel
@@ -230,6 +235,27 @@ async def test_a_run_that_cannot_begin_interrupts_nothing(tmp_path: Path) -> Non
         events = [event async for event in session.run()]
     assert ran == [True]
     assert not any(isinstance(event, ApprovalRequest) for event in events)
+
+
+async def test_a_question_is_over_when_its_call_ends_without_an_answer(tmp_path: Path) -> None:
+    """Aborted while a person is asked, and the process ends between the start and the end that the call gets for it: an
+    answer that is stored now comes late; behind the start there is no place for it."""
+    abort = AbortSignal()
+    session = Session.create(tmp_path, ScriptedModel([call("work", id="x")]), tools=[work], session_id="s1")
+
+    async def ask(request: ApprovalRequest) -> Any:
+        abort.abort("enough")
+        await anyio.sleep_forever()
+
+    async for event in session.run("go", approve=ask, abort=abort):
+        if isinstance(event, ToolExecutionStart):
+            break
+    session.close()
+    assert open_questions(resume_session(tmp_path, "s1")) == ()
+    digest = shown_digest("work", "{}")
+    with pytest.raises(AnswerError, match="has started") as caught:
+        store_answer(tmp_path, "s1", "x", "allow", digest)
+    assert caught.value.code == "late"
 
 
 async def test_a_compaction_that_is_given_up_leaves_no_call_without_a_result(tmp_path: Path) -> None:

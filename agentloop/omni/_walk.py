@@ -97,7 +97,7 @@ class Execution:
     started: bool = False
     asked: bool = False
     question: str | None = None
-    """The arguments of a question that has no answer."""
+    """The arguments of a question that has no answer, and may still get one."""
     decision: str | None = None
     shown: str | None = None
     """The arguments that the decision was about."""
@@ -370,7 +370,8 @@ class Walk:
 
     def _tool_execution_start(self, record: Record, payload: Payload) -> None:
         self.ours = True
-        self._execution(payload["tool_call_id"]).started = True
+        execution = self._execution(payload["tool_call_id"])
+        execution.started, execution.question = True, None  # nobody is waited for any more
 
     def _tool_execution_end(self, record: Record, payload: Payload) -> None:
         self.ours = True
