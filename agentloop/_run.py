@@ -348,6 +348,8 @@ class Core:
             return value
         job = self.spawn(lambda: value, lambda job: close_unstarted(value))
         await self.until(lambda: job.done or self.look())
+        if not job.done and keep:  # a cancellation might lose what it has taken, whatever shield it stands under
+            await self._within_grace((job,))
         if not job.done:
             await self.cancel_jobs((job,))
         if job.done and job.error is None and (keep or not self.look()):
@@ -374,15 +376,19 @@ class Core:
             self.host.cancel(job)
         if all(job.done for job in jobs):
             return
+        await self._within_grace(jobs)
+        for job in jobs:
+            if not job.done:
+                self.give_up(job)
+
+    async def _within_grace(self, jobs: Iterable[Job]) -> None:
+        """Wait until the jobs are over, at most the grace."""
         key = object()
         self.set_timer(key, self.clock.now() + self.config.abort_grace)
         try:
             await self.until(lambda: all(job.done for job in jobs) or self.expired(key))
         finally:
             self.clear_timer(key)
-        for job in jobs:
-            if not job.done:
-                self.give_up(job)
 
     def give_up(self, job: Job) -> None:
         """Stop waiting for a job that ignores its cancellation."""
