@@ -68,7 +68,7 @@ def cut(text: str, columns: int, ellipsis: str = "…") -> str:
 
 def wrapped(text: str, columns: int) -> list[str]:
     """The rows that a text without line ends takes; broken after a space where there is one, else within a word."""
-    if width_of(text) <= columns:
+    if len(text) <= _SIGNS_A_COLUMN * columns and width_of(text) <= columns:
         return [text]
     rows, start = [], 0
     while start < len(text):

@@ -164,7 +164,7 @@ class TerminalPrinter:
 
     def _locked(self, card: ToolCard, now: float) -> None:
         colour = {"done": "green", "failed": "red"}.get(card.outcome or "", "yellow")
-        words = outcome_words(card)
+        words = cut(row(outcome_words(card)), self._columns() // 2)
         how = seconds(card.elapsed(now)) if words == "done" else f"{words} · {seconds(card.elapsed(now))}"
         sign = self._styled(_SIGNS[card.outcome or "failed"], colour)
         name = self._styled(cut(call_words(card), self._columns() - width_of(how) - 5), "bold")
