@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agentloop.events import AgentStart, CompactionEnd, Event, MessageEnd
-from agentloop.messages import AgentMessage, AssistantMessage, Usage, UserMessage
+from agentloop.events import AgentStart, CompactionEnd, Event, MessageEnd, ToolExecutionEnd
+from agentloop.messages import AgentMessage, AssistantMessage, Text, ToolCall, ToolResultMessage, Usage, UserMessage
 from agentloop.reducer import State
 
 __all__ = [
@@ -21,13 +21,15 @@ class AgentState:
     (in the place of it after a compaction).
     """
 
-    __slots__ = ("_cut_short", "_run", "_summary", "_usage")
+    __slots__ = ("_cut_short", "_ended", "_left", "_run", "_summary", "_usage")
 
     def __init__(self, messages: Iterable[AgentMessage] = (), session_usage: Usage = Usage()) -> None:
         self._run = State(messages, session_usage)
         self._usage = session_usage  # of the runs before this one
         self._summary: UserMessage | None = None
         self._cut_short = False
+        self._ended: dict[str, ToolExecutionEnd] = {}  # calls whose end came and whose result did not yet
+        self._left: tuple[AgentMessage, ...] = ()  # results of calls that had begun when the run was cut short
 
     def __repr__(self) -> str:
         streaming = "streaming" if self.is_streaming else "idle"
@@ -41,7 +43,7 @@ class AgentState:
         if run.end is not None:
             return (*run.messages[: run.context_length], *run.end.messages)
         if self._cut_short:
-            return (*run.messages[: run.context_length], *run.all_messages)
+            return (*run.messages[: run.context_length], *run.all_messages, *self._left)
         return tuple(run.messages)
 
     @property
@@ -84,8 +86,13 @@ class AgentState:
         kind = type(event)
         if kind is AgentStart and (self._run.started or self._cut_short):
             self._begin()
-        elif isinstance(event, MessageEnd) and event.message is self._summary:
-            self._summary = None
+        elif isinstance(event, MessageEnd):
+            if event.message is self._summary:
+                self._summary = None
+            elif isinstance(event.message, ToolResultMessage):
+                self._ended.pop(event.message.tool_call_id, None)
+        elif isinstance(event, ToolExecutionEnd):
+            self._ended[event.tool_call_id] = event
         self._run.apply(event)
         if isinstance(event, CompactionEnd) and event.status == "completed":
             self._summary = event.summary
@@ -93,8 +100,28 @@ class AgentState:
     def _begin(self) -> None:
         messages, self._usage = self.messages, self.usage
         self._run = State(messages, self._run.session_usage)
-        self._cut_short = False
+        self._cut_short, self._left = False, ()
+        self._ended.clear()
 
     def close(self) -> None:
-        """Say that the run was left without its `AgentEnd`; nothing if it had one, or none goes on."""
-        self._cut_short = self._run.is_streaming
+        """Say that the run was left without its `AgentEnd`; nothing if it had one, or none goes on.
+
+        Calls that had begun get their results then: what they did is done, and nobody runs them again.
+        """
+        run = self._run
+        if not run.is_streaming or self._cut_short:
+            return
+        self._cut_short = True
+        calls = next((m.tool_calls for m in reversed(self.messages) if isinstance(m, AssistantMessage)), ())
+        begun = [call for call in calls if call.id in self._ended or call.id in run.running]
+        self._left = tuple([self._result(call) for call in begun])
+
+    def _result(self, call: ToolCall) -> ToolResultMessage:
+        end = self._ended.get(call.id)
+        if end is None:
+            text = "[unknown outcome: the run was closed while this tool ran]"
+            return ToolResultMessage(call.id, call.name, (Text(text),), is_error=True, stop_reason="fatal")
+        result = end.result
+        return ToolResultMessage(
+            call.id, call.name, result.content, result.details, result.structured, end.is_error, end.stop_reason
+        )

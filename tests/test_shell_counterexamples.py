@@ -12,6 +12,7 @@ import pytest
 
 from agentloop import (
     AbortSignal,
+    Agent,
     AgentEnd,
     ApprovalDecision,
     ApprovalRequest,
@@ -41,7 +42,7 @@ from agentloop.omni.records import event_kind
 from agentloop.omni.resume import resume_session
 from agentloop.session import Session
 from agentloop.subagent import subagent
-from agentloop.testing import ScriptedModel
+from agentloop.testing import ScriptedModel, wait_all_blocked
 from agentloop.testing.machine import illegal
 from agentloop.testing.scripted import call
 
@@ -272,3 +273,52 @@ async def test_a_compaction_that_is_given_up_leaves_no_call_without_a_result(tmp
         async for _ in session.run("on"):
             pass
     assert list(model.requests[-1].messages) == list(session.messages[:-1])
+
+
+# ---------------------------------------------------------------- an agent whose run was closed before its end
+
+
+@pytest.mark.parametrize("left", [ToolExecutionStart, ToolExecutionEnd])
+@pytest.mark.parametrize("again", ["continue", "open calls", "prompt"])
+async def test_a_call_that_had_begun_is_not_run_again(left: Any, again: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller is cancelled while a listener hangs, for longer than is waited: the run is closed without its end. What the
+    call came to, or that nobody knows it, is in the history, and going on does not run the call a second time; also where
+    that run had itself begun with the call."""
+    monkeypatch.setattr("agentloop.agent._CLOSING", 0.02)
+    ran: list[bool] = []
+
+    @tool
+    async def once() -> str:
+        """Do it once."""
+        ran.append(True)
+        if left is ToolExecutionStart:
+            await anyio.sleep_forever()
+        return "done"
+
+    history: Any = [user("go"), assistant(ToolCall("x", "once", "{}"))] if again == "open calls" else ()
+    script: list[Any] = ["fine"] if again == "open calls" else [call("once", id="x"), "fine"]
+    model = ScriptedModel(script)
+    agent = Agent(model, messages=history, tools=[once], abort_grace=0.01)
+
+    async def hang(event: Event) -> None:
+        if ran and not isinstance(event, ToolExecutionStart):
+            await anyio.sleep_forever()
+
+    undo = agent.subscribe(hang)
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as group:
+
+            async def drive() -> None:
+                await (agent.continue_() if again == "open calls" else agent.prompt("go"))
+
+            group.start_soon(drive)
+            await wait_all_blocked()
+            assert ran
+            scope.cancel()
+    undo()
+    assert agent.state.error == "the run was closed before its end"
+    (result,) = [message for message in agent.messages if isinstance(message, ToolResultMessage)]
+    assert result.is_error or (left is ToolExecutionEnd and result.text == "done")
+    end = await (agent.prompt("on") if again == "prompt" else agent.continue_())
+    assert (end.stop_reason, len(ran)) == ("completed", 1)
+    assert illegal(model.requests[-1].messages) is None and illegal(agent.messages) is None
