@@ -75,6 +75,7 @@ def test_a_fresh_state_has_seen_nothing() -> None:
     nothing = (state.end, state.error, state.request, state.reply, state.failure, state.summary, state.compaction)
     assert (*nothing, state.compaction_end, state.stream_message) == (None,) * 9
     assert state.usage == state.session_usage == Usage()
+    assert state.open_calls == ()
 
 
 def test_a_context_that_goes_on_has_had_turns_and_a_size() -> None:
