@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from conftest import BACKENDS
 
 from agentloop import (
     AbortSignal,
@@ -27,6 +30,7 @@ from agentloop import (
     ToolExecutionStart,
     ToolResult,
     ToolResultMessage,
+    TraceWriteError,
     UserMessage,
     agent_loop,
     agent_loop_continue,
@@ -38,6 +42,7 @@ from agentloop._digest import shown_digest
 from agentloop.compaction import Summarize, TurnsReach
 from agentloop.errors import AnswerError
 from agentloop.omni.answers import open_questions, store_answer
+from agentloop.omni.reader import read, trace_files
 from agentloop.omni.records import event_kind
 from agentloop.omni.resume import resume_session
 from agentloop.session import Session
@@ -322,3 +327,84 @@ async def test_a_call_that_had_begun_is_not_run_again(left: Any, again: str, mon
     end = await (agent.prompt("on") if again == "prompt" else agent.continue_())
     assert (end.stop_reason, len(ran)) == ("completed", 1)
     assert illegal(model.requests[-1].messages) is None and illegal(agent.messages) is None
+
+
+# ---------------------------------------------------------------- a disk that fills up
+
+
+class FullDisk:
+    """`os.write` on a disk that takes so many writes; the next one may take half of its data."""
+
+    def __init__(self, writes: int, half: bool, again: bool) -> None:
+        self.room, self.half, self.again = writes, half, again
+        self.write = os.write
+
+    def __call__(self, fd: int, data: Any) -> int:
+        self.room -= 1
+        if self.room >= 0 or (self.room < -1 and self.again):
+            return self.write(fd, data)
+        if self.half and self.room == -1:
+            return self.write(fd, memoryview(data)[: max(len(data) // 2, 1)])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+@pytest.mark.parametrize("policy", ["fail", "warn"])
+async def test_a_disk_that_fills_up_at_any_write(
+    policy: Any, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anyio_backend: Any
+) -> None:
+    """Two runs with calls and compactions; each write in turn finds no room, or half of it, for once or for good. `fail`:
+    nothing runs whose start is not on the disk; `warn`: the runs come to their ends. Either way the session is idle, and what
+    the disk holds is opened again and gone on with: legal, and (`fail`) without running anything twice."""
+    stride = 8 if anyio_backend == BACKENDS["asyncio"] else 48
+    writes = first
+    while True:
+        ran: list[int] = []
+
+        @tool
+        async def act(n: int) -> str:
+            """Act."""
+            ran.append(n)  # noqa: B023
+            return f"did {n}"
+
+        model = ScriptedModel([
+            [call("act", {"n": 1}), call("act", {"n": 2})], "fine", "[summary]s[/summary]",
+            call("act", {"n": 3}), "more", "[summary]t[/summary]",
+        ])  # fmt: skip
+        traces, disk = tmp_path / str(writes), FullDisk(writes, bool(writes & 1), bool(writes & 2))
+        settings: dict[str, Any] = {"policy": policy, "compaction": Summarize(when=TurnsReach(2))}
+        async with Session.create(traces, model, tools=[act], session_id="s1", **settings) as session:
+            with monkeypatch.context() as patch:
+                patch.setattr("agentloop.omni.trace.os.write", disk)
+                ended = await both_runs(session, policy)
+            assert not session.is_running
+        started = [
+            json.loads(record["payload"]["arguments"])["n"]
+            for file in trace_files(traces, "s1")
+            for record in read(file.path)
+            if event_kind(record) == "tool_execution_start"
+        ]
+        assert policy == "warn" or set(ran) <= set(started)
+        if trace_files(traces, "s1"):
+            again = ScriptedModel([["ok"]] * 3)
+            async with Session.open("s1", traces, again, tools=[act]) as session:
+                end = [event async for event in session.run("three", approve=lambda request: "allow")][-1]
+                assert isinstance(end, AgentEnd) and end.stop_reason == "completed"
+                assert illegal(session.messages) is None
+            assert policy == "warn" or len(set(ran)) == len(ran)
+        if disk.room >= 0:
+            assert ended and ran[:3] == [1, 2, 3]
+            break
+        writes += stride
+
+
+async def both_runs(session: Session, policy: str) -> bool:
+    """Whether they came to their ends; with `warn` they must."""
+    for prompt in ("one", "two"):
+        try:
+            events = [event async for event in session.run(prompt, approve=lambda request: "allow")]
+        except TraceWriteError:
+            assert policy == "fail"
+            return False
+        assert isinstance(events[-1], AgentEnd) and events[-1].stop_reason == "completed"
+    return True
