@@ -10,6 +10,7 @@ codes. The table of statuses is `agentloop.errors.code_for_status`; the words ar
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import json
 import math
@@ -38,7 +39,7 @@ _CREDENTIAL_CODES = frozenset({
 _CONTEXT_CODES = frozenset({
     "context_length_exceeded", "model_context_window_exceeded", "context_window_exceeded", "exceed_context_size_error",
     "too_many_prompt_tokens", "input_too_long", "prompt_too_long", "request_too_large",
-    "max_context_length_exceeded", "tokens_limit_reached",
+    "max_context_length_exceeded", "tokens_limit_reached", "model_max_prompt_tokens_exceeded",
 })  # fmt: skip
 
 _FILTER_CODES = frozenset({
@@ -47,23 +48,21 @@ _FILTER_CODES = frozenset({
     "cyber_policy_violation", "bio_policy",
 })  # fmt: skip
 
-_CODES = {
-    name: code
-    for code, names in {
-        "rate_limit": "rate_limit_exceeded rate_limit_error rate_limit ratelimitreached rate_limited resource_exhausted"
-        " insufficient_quota quota_exceeded too_many_requests throttling throttlingexception requests tokens",
-        "overloaded": "overloaded_error overloaded unavailable service_unavailable service_unavailable_error slow_down"
-        " engine_overloaded engine_overloaded_error model_overloaded server_overloaded server_is_overloaded"
-        " serviceunavailableexception capacity_exceeded",
-        "timeout": "timeout timeout_error deadline_exceeded request_timeout",
-        "rejected": "invalid_request_error invalid_request invalid_argument invalid_prompt not_found_error not_found"
-        " permission_error permission_denied billing_error failed_precondition out_of_range already_exists"
-        " model_not_found tool_use_failed unsupported_value unsupported_parameter unimplemented invalid_image"
-        " image_too_large bad_request badrequesterror validation_error",
-    }.items()
-    for name in names.split()
+_CODES: Mapping[str, re.Pattern[str]] = {
+    "rate_limit": re.compile(
+        "rate_?limit|quota|exhausted|too_?many_?requests|throttl|usage_limit|(?:requests|tokens)$", re.IGNORECASE
+    ),
+    "overloaded": re.compile("overload|unavailable|slow_down|capacity|engine_busy|server_busy", re.IGNORECASE),
+    "timeout": re.compile("time_?out|timed_out|deadline", re.IGNORECASE),
+    "rejected": re.compile(
+        "invalid|not_?found|permission|forbidden|unsupported|unimplemented|tool_use_failed|bad_?request|bad_image"
+        "|precondition|out_of_range|already_exists|billing|credit|validation|too_(?:small|large|long)|parse_error|empty_"
+        "|failed_to_download|moderation",
+        re.IGNORECASE,
+    ),
 }
-"""What a code or type that an error names means where no status says it; all others are `network`."""
+"""What a code or type means that an error names where no status says it, by what it holds. The first that fits counts;
+all others are `network`."""
 
 _CREDENTIAL_WORDS = re.compile(
     r"\b(?:invalid|incorrect|missing|wrong|expired|revoked|unknown|malformed|no) (?:or \w+ )?"
@@ -71,6 +70,8 @@ _CREDENTIAL_WORDS = re.compile(
     r"|(?:api[ _-]?key|x-api-key|credentials?|(?:access|bearer) token)\b[^.]{0,60}?\b"
     r"(?:(?:is|are|was) (?:not valid|invalid|missing|incorrect|expired|required|not provided)"
     r"|not valid|not found|has expired|expired|invalid)"
+    r"|(?:api[ _-]?key|credentials?|(?:access|bearer) token)\b[^.]{0,30}\b(?:leaked|revoked|disabled)"
+    r"|unregistered callers|authorization header is (?:badly|malformed)"
     r"|invalid user ?name or password|authentication fails|not authenticated|(?:didn't|did not) provide an api key"
     r"|could not (?:resolve|validate) (?:the )?(?:authentication|credentials)",
     re.IGNORECASE,
@@ -83,7 +84,12 @@ _CONTEXT_WORDS = re.compile(
     r"|exceed[^.]{0,60}context (?:length|window|size|limit)"
     r"|length of (?:all )?messages is too long"
     r"|reduce (?:the length of (?:the |your )?(?:messages|prompt|input)|your message size)"
-    r"|(?:input|prompt) token(?:s| count)\b[^.]{0,60}exceed"
+    r"|(?:input|prompt) token(?:s| count)\b[^.]{0,60}(?:exceed|only supports)"
+    r"|tokens in the (?:prompt|input) (?:cannot|must not|may not) exceed|max tokens of \d+ exceeded"
+    r"|(?:prompt|input) exceeds (?:the )?(?:max|model)|range of input length should be"
+    r"|longer than the (?:maximum )?(?:model|context|input|prompt)(?:'s context)? length"
+    r"|`inputs`[^.]{0,40}must (?:be <=|have less than) \d"
+    r"|(?:larger|reached|exceeded) context length"
     r"|exceed[^.]{0,60}(?:maximum|max|limit)[^.]{0,30}(?:input|prompt) tokens"
     r"|maximum prompt length|too many (?:input |prompt )tokens|exceeded model token limit"
     r"|greater than the context length"
@@ -92,15 +98,17 @@ _CONTEXT_WORDS = re.compile(
 )
 
 _FILTER_WORDS = re.compile(
-    r"content (?:management|safety|moderation) policy|content[ _-]?filter|inappropriate content"
+    r"content (?:management|safety|moderation) policy|content[ -]?filter|(?:inappropriate|sensitive) content"
+    r"|content exists risk|considered high risk|input was flagged"
     r"|(?:flagged|blocked|rejected)[^.]{0,40}(?:safety|moderation|policy|inappropriate)"
-    r"|violat\w+[^.]{0,40}usage polic",
+    r"|violat\w+[^.]{0,40}(?:usage|content|safety) (?:polic|guideline)",
     re.IGNORECASE,
 )
 
 _UNIT = r"(?:milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|h)(?![a-z])"
 _WAIT_WORDS = re.compile(
-    rf"(?:try again|retry|available again|wait|reset)\w*[^.\d]{{0,40}}((?:\d+(?:\.\d+)?\s*{_UNIT}\s*)+)", re.IGNORECASE
+    rf"(?:try again|retry|available again|wait|reset)\w{{0,20}}[^.\d]{{0,40}}((?:\d+(?:\.\d+)?\s*{_UNIT}\s*)+)",
+    re.IGNORECASE,
 )
 _WAIT_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milli|h|m|s)", re.IGNORECASE)
 _WAIT_UNITS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -196,6 +204,8 @@ def read_body(body: Any) -> ErrorFacts:
     message, codes, status, waits = "", set(), None, []
     for entry in _objects(value):
         message = message or _message(entry)
+        if words := _quoted_words(entry.get("raw")):  # a gateway's own words say little, those it quotes say it all
+            message = words if words in message or not message else f"{message}: {words}"
         for key in ("code", "type", "status", "reason", "error", "error_type", "status_code", "http_status"):
             known = entry.get(key)
             if isinstance(known, str) and not known.strip().isdigit():
@@ -214,12 +224,28 @@ def _parsed(body: Any) -> Any:
     if not isinstance(body, str):
         return body
     text = body.strip()
+    sent = _EVENT_DATA.search(text) if text[:6] in ("data: ", "event:", "data:{") else None
+    value = _json_or_none(text if sent is None else sent.group(1))
+    return text if value is None else value
+
+
+_EVENT_DATA = re.compile(r"^data: ?(\{.*)$", re.MULTILINE)
+"""A refusal may come in the shape of the stream that was asked for."""
+
+
+def _json_or_none(text: str) -> Any:
     if text[:1] in ("{", "["):
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             return json.loads(text[:MAX_PARSED])
-        except (ValueError, RecursionError):
-            pass
-    return text
+    return None
+
+
+def _quoted_words(raw: Any) -> str:
+    """What a provider said whose error a gateway passes on as text, be it JSON or plain."""
+    if not isinstance(raw, str):
+        return ""
+    value = _json_or_none(raw.strip())
+    return next(filter(None, map(_message, _objects(value))), "") if value else raw.strip()
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
@@ -277,12 +303,11 @@ def _code(status: int | None, facts: ErrorFacts) -> str:
     if status in (408, 425, 429):
         return code_for_status(status)
     if status is None:
-        known = [_CODES[code] for code in facts.codes if code in _CODES]
         if facts.status:
             return _code(facts.status, facts)
-        for code in ("rate_limit", "overloaded", "timeout"):
-            if code in known:
-                return code
+        known = [code for code, pattern in _CODES.items() if any(map(pattern.search, facts.codes))]
+        if known and known[0] != "rejected":
+            return known[0]
     if facts.codes & _CONTEXT_CODES or _CONTEXT_WORDS.search(facts.message):
         return "context_too_long"
     if (status is None or status < 500) and (facts.codes & _FILTER_CODES or _FILTER_WORDS.search(facts.message)):
@@ -350,7 +375,8 @@ def _word_wait(message: str) -> float | None:
     if not found:
         return None
     parts = _WAIT_PART.findall(found.group(1))
-    return sum(float(number) * _WAIT_UNITS[unit.lower()] for number, unit in parts)
+    wait = sum(float(number) * _WAIT_UNITS[unit.lower()] for number, unit in parts)
+    return wait if math.isfinite(wait) else None
 
 
 def _seconds(value: Any) -> float | None:

@@ -8,20 +8,17 @@ asyncio starts a task for each. So every generator that begins while the SDK run
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import functools
 import json
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from agentloop.errors import ModelError
 from agentloop.models._bounds import bound_answer
 from agentloop.models._errors import read_body
+from agentloop.models._held import Held, close_whole
 from agentloop.models._shared import close_shielded, load_sdk
-
-Hold = Callable[[AsyncGenerator[Any, Any]], None]
 
 END: Final = object()
 """What `SdkStream.next` gives at the end."""
@@ -130,15 +127,15 @@ class SdkStream:
     async def next(self) -> Any:
         """The next event, `END` at the end. Raises what the SDK raises."""
         try:
-            return await _Held(self._stream.__anext__(), self._inside.append)
+            return await Held(self._stream.__anext__(), self._inside.append)
         except StopAsyncIteration:
             return END
 
     async def close(self) -> None:
         """Close the connection, then all generators; shielded and bounded, never raises."""
-        await _close_whole(self._stream.close)
+        await close_whole(self._stream.close)
         while self._inside:
-            await _close_whole(self._inside.pop().aclose)
+            await close_whole(self._inside.pop().aclose)
 
     async def answer(self) -> Any:
         """The JSON of an answer that is no stream (an error under status 200, a server that does not stream), else None.
@@ -155,44 +152,3 @@ class SdkStream:
         if text[:1] == b"<":
             raise ModelError("malformed", f"expected a stream of events, got {kind}: {read_body(text).message}")
         return None  # a stream under a wrong name; the SDK reads on from what was read
-
-
-async def _close_whole(close: Callable[[], Awaitable[object]]) -> None:
-    """`close_shielded`, which a cancellation that comes through the shield does not cut either.
-
-    On uvloop the time limit of an SDK's own clean-up comes out of it as a `CancelledError`; without this the rest would be
-    left to the garbage collector. A cancellation of the task's own is under way already: closing is its clean-up.
-    """
-    with contextlib.suppress(asyncio.CancelledError):
-        await close_shielded(close)
-
-
-class _Held:
-    """Awaits something; `hold` gets each async generator that is first iterated meanwhile, by this task.
-
-    The interpreter's hooks belong to a thread, so they are set for each step of the awaited alone and put back before
-    anybody else runs. A generator keeps those that it met first: with ours there is no finaliser.
-    """
-
-    __slots__ = ("_awaitable", "_hold")
-
-    def __init__(self, awaitable: Awaitable[Any], hold: Hold) -> None:
-        self._awaitable = awaitable
-        self._hold = hold
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        steps: Any = self._awaitable.__await__()
-        step, given = steps.send, None
-        while True:
-            hooks = sys.get_asyncgen_hooks()
-            sys.set_asyncgen_hooks(firstiter=self._hold, finalizer=None)
-            try:
-                asked = step(given)
-            except StopIteration as stop:
-                return stop.value
-            finally:
-                sys.set_asyncgen_hooks(*hooks)
-            try:
-                step, given = steps.send, (yield asked)
-            except BaseException as error:  # a cancellation, on its way into the awaited
-                step, given = steps.throw, error
