@@ -91,6 +91,12 @@ BOTH = [*TEXT, "0 'b'", "TextEnd 0 completed"]
         (["a", ThinkingChunk("b"), "c"],
          [*TEXT, "TextEnd 0 completed", "ThinkingStart 1", "1 'b'", "ThinkingEnd 1 completed",
           "TextStart 2", "2 'c'", "TextEnd 2 completed"], (Text("a"), Thinking("b"), Text("c"))),
+        ([ThinkingChunk("a"), TextChunk("b"), call(id="i", name="f"), TextChunk("c")], None,
+         (Thinking("a"), Text("b"), ToolCall("i", "f", ""), Text("c"))),
+        ([TextChunk("a"), TextChunk("\ud83d"), TextChunk("\ude00")],
+         [*TEXT, "0 ''", "0 '😀'", "TextEnd 0 completed"], (Text("a😀"),)),
+        ([TextChunk("a"), TextChunk("\ud83d"), TextChunk("b")],
+         [*TEXT, "0 ''", "0 '\ufffdb'", "TextEnd 0 completed"], (Text("a\ufffdb"),)),
         (["", ""], ["TextStart 0", "0 ''", "0 ''", "TextEnd 0 completed"], (Text(""),)),
         # fidelity is added key by key
         ([TextChunk("a", fidelity={"x": 1}), TextChunk("b", fidelity={"y": 2})], BOTH, (Text("ab", {"x": 1, "y": 2}),)),
@@ -116,6 +122,17 @@ BOTH = [*TEXT, "0 'b'", "TextEnd 0 completed"]
          ["CallStart 0 made1 f", "0 '{}'", "CallEnd 0 completed"], (ToolCall("made1", "f", "{}"),)),
         ([call(id="i", name="f", fidelity={"x": 1}), call(name="g", id="", fidelity={"y": 2})],
          ["CallStart 0 i f", "0 ''", "CallEnd 0 completed"], (ToolCall("i", "f", "", {"x": 1, "y": 2}),)),
+        ([call("{"), call("}", id="i", name="f")],
+         ["CallStart 0 i f", "0 '{}'", "CallEnd 0 completed"], (ToolCall("i", "f", "{}"),)),
+        ([call("{}", id="i", name="f"), BlockEnd(), call("[", id="j"), call("]", name="g")],
+         ["CallStart 0 i f", "0 '{}'", "CallEnd 0 completed", "CallStart 1 j g", "1 '[]'", "CallEnd 1 completed"],
+         (ToolCall("i", "f", "{}"), ToolCall("j", "g", "[]"))),
+        ([TextChunk("a", 0), TextChunk("x", 1), BlockEnd(1), TextChunk("y", 1), BlockEnd(1), BlockEnd(0),
+          TextChunk("z", 1)],
+         [*TEXT, "TextEnd 0 completed", "TextStart 1", "1 'x'", "TextEnd 1 completed", "TextStart 2", "2 'y'",
+          "TextEnd 2 completed", "TextStart 3", "3 'z'", "TextEnd 3 completed"], None),
+        ([call(id="i", name="f"), call("{}", fidelity={"x": 1})],
+         ["CallStart 0 i f", "0 '{}'", "CallEnd 0 completed"], (ToolCall("i", "f", "{}", {"x": 1}),)),
         ([call("\ud83d", id="i", name="f"), call("\ude00")],
          ["CallStart 0 i f", "0 ''", "0 '😀'", "CallEnd 0 completed"], (ToolCall("i", "f", "😀"),)),
         # another id without an index opens another call; with an index the block is that of the index
@@ -289,3 +306,34 @@ def test_pieces_take_the_short_way_and_starts_and_ends_the_other() -> None:
     words = bench.told("a", TextChunk("b"), ThinkingChunk("c"), call("{", id="i", name="f"), call("é"), "\ud83d", STOP)
     assert bench.fast == [word for word in words if word[0].isdigit()]
     assert bench.ids == ["i"]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "slow"),
+    [
+        (["a", "b", TextChunk("c"), "d"], ["a"]),
+        ([TextChunk("a", 3), TextChunk("b", 3), TextChunk("c"), "d"], ["a"]),
+        ([TextChunk("a", 3), TextChunk("b", 4), "c"], ["a", "b"]),
+        (["a", "é", TextChunk("é"), TextChunk("b", fidelity={"x": 1})], ["a", "é", "é", "b"]),
+        (["a\ud83d", "b", "c"], ["a\ud83d", "b"]),
+        ([ThinkingChunk("a"), "b", TextChunk("c")], ["a", "b"]),
+    ],
+)
+def test_a_plain_piece_of_the_open_text_takes_no_slow_way(chunks: list[Any], slow: list[str]) -> None:
+    """Only what opens a block, waits, is not plain ASCII or carries fidelity is looked at closely."""
+
+    class Watched(Assembler):
+        __slots__ = ("closely",)
+
+        def _piece(self, kind: type, text: str, index: int | None, fidelity: Any) -> None:
+            self.closely.append(text)
+            super()._piece(kind, text, index, fidelity)
+
+    def ignore(event: Any) -> None:
+        pass
+
+    assembler = Watched(HEADER, ignore, ignore, str, ignore)
+    assembler.closely = []
+    for chunk in chunks:
+        assembler.feed(chunk)
+    assert assembler.closely == slow

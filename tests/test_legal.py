@@ -1,0 +1,119 @@
+"""The builder of the legal form where a whole history does not tell: views, logs, and what waits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentloop.convert import LegalHistory, MessageView, make_legal
+from agentloop.errors import ModelError
+from agentloop.messages import ToolCall, ToolResultMessage, assistant, user
+
+GO = user("go")
+
+
+def call(id: str = "a", arguments: str = "{}") -> ToolCall:
+    return ToolCall(id, "find", arguments)
+
+
+def result(id: str = "a", text: str = "found") -> ToolResultMessage:
+    return ToolResultMessage(id, "find", text)
+
+
+def test_a_view_equals_what_holds_the_same_messages_and_nothing_else() -> None:
+    """Length alone does not make it equal; of other kinds it says nothing."""
+    view = LegalHistory([GO, assistant("1")]).view()
+    assert view == [GO, assistant("1")]
+    assert view != [GO, assistant("2")]
+    assert view != [GO]
+    assert (view == 7) is False
+    assert MessageView.__eq__(view, 7) is NotImplemented
+
+
+def test_results_in_call_order_are_no_repair(caplog: pytest.LogCaptureFixture) -> None:
+    """However many calls a reply has, and however many such replies follow each other."""
+    calls = [call("a"), call("b"), call("c")]
+    first = [GO, assistant(*calls), result("a"), result("b"), result("c")]
+    again = [assistant(call("d"), call("e")), result("d"), result("e"), user("more")]
+    assert make_legal([*first, *again]) == (*first, *again)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("order", ["ba", "bca", "acb", "cab"])
+def test_results_out_of_call_order_are_a_repair(order: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says that one was moved."""
+    make_legal([GO, assistant(*[call(id) for id in "abc"[: len(order)]]), *[result(id) for id in order]])
+    assert "was moved behind its call" in caplog.text
+
+
+def test_an_id_of_left_out_replies_alone_is_free(caplog: pytest.LogCaptureFixture) -> None:
+    """However many such replies there were: the first reply that is shown keeps it."""
+    left_out = [assistant(call(), stop_reason="aborted"), assistant(call(), stop_reason="fatal")]
+    shown = (GO, assistant(call()), result())
+    assert make_legal([GO, *left_out, *shown[1:]]) == shown
+    assert caplog.records == []
+
+
+def test_the_error_of_an_empty_request_says_how_many_there_were() -> None:
+    """None at all, or only such as a model may not see."""
+    for messages, count in (([], 0), ([user(" "), user("")], 2)):
+        with pytest.raises(ModelError, match=f"got none among {count}$"):
+            make_legal(messages)
+
+
+MADE = [GO, assistant(call(), call()), result(text="1"), result(text="2")]
+"""A history in which an id was made up (`a#2`)."""
+
+
+def test_appending_never_fails_also_behind_a_made_id() -> None:
+    """What is no message at all is refused by the view, with its place."""
+    history = LegalHistory(MADE)
+    wrong: Any = object()
+    history.append(wrong)
+    with pytest.raises(
+        ModelError, match=r"messages\[4\]: expected a user, assistant or tool result message, got object"
+    ):
+        history.view()
+
+
+def steps(work: Callable[[], object]) -> int:
+    """Python functions that are entered."""
+    entered = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal entered
+        entered += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return entered
+
+
+def test_behind_a_made_id_only_a_call_of_that_id_builds_again() -> None:
+    """Other replies, inputs and results cost the same however long the history is."""
+    short, long = LegalHistory(MADE), LegalHistory(MADE)
+    for number in range(200):
+        long.extend([user("more"), assistant(call(f"x{number}")), result(f"x{number}")])
+    for message in (user("more"), assistant(call("y")), result("y"), assistant("done")):
+        assert (
+            abs(
+                steps(lambda message=message: long.append(message))
+                - steps(lambda message=message: short.append(message))
+            )
+            < 20
+        )
+
+
+def test_a_made_id_avoids_those_of_its_own_reply() -> None:
+    """Also of calls that come behind it, which keep theirs."""
+    history = LegalHistory([GO])
+    history.append(assistant(call("a"), call("a"), call("a#2")))
+    reply: Any = history.view()[1]
+    assert [each.id for each in reply.content] == ["a", "a#3", "a#2"]
