@@ -111,9 +111,10 @@ def test_behind_a_made_id_only_a_call_of_that_id_builds_again() -> None:
         )
 
 
-def test_a_made_id_avoids_those_of_its_own_reply() -> None:
-    """Also of calls that come behind it, which keep theirs."""
+def test_a_made_id_avoids_those_of_its_own_reply(caplog: pytest.LogCaptureFixture) -> None:
+    """Also of calls that come behind it, which keep theirs; the repair is logged."""
     history = LegalHistory([GO])
     history.append(assistant(call("a"), call("a"), call("a#2")))
     reply: Any = history.view()[1]
     assert [each.id for each in reply.content] == ["a", "a#3", "a#2"]
+    assert "messages[1]: the call id 'a' is taken or empty and became 'a#3'" in caplog.text
