@@ -121,7 +121,7 @@ FINISH: Mapping[str, Mapping[str, str]] = {
     "openai_responses": {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"},
     "anthropic_messages": {
         "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_use",
-        "pause_turn": "pause", "refusal": "refusal", "model_context_window_exceeded": "length",
+        "pause_turn": "pause", "compaction": "pause", "refusal": "refusal", "model_context_window_exceeded": "length",
     },
     "google_gemini": {
         "STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter", "RECITATION": "content_filter",
@@ -416,7 +416,7 @@ def error_differences(status: int, headers: Mapping[str, str], body: bytes, outc
     text = body.decode("utf-8", "replace")
     value = _parsed(text)
     shown = text if value is None else json.dumps(value, ensure_ascii=False)
-    code = _response_code(status, shown) if status >= 400 else _payload_code(value)
+    code = _response_code(status, shown) if status >= 400 else _answer_code(value, text)
     return _error_differences(code, _wait(headers, shown) if code in RETRYABLE_CODES else None, outcome)
 
 
@@ -433,15 +433,27 @@ def _error_differences(code: str, wait: float | None, outcome: Outcome) -> list[
     return found
 
 
+def _answer_code(value: Any, text: str) -> str:
+    """The code of an error under a status of success: an error object, a page of HTML, or nothing at all."""
+    if value is None:
+        return "malformed" if text.strip() else "truncated"
+    return _payload_code(value[0] if isinstance(value, list) and value else value)
+
+
 _SIGNS = {
     "auth": r"(?:invalid|incorrect|missing|expired|wrong|no)[ _-](?:\w+ )?"
     r"(?:api[ _-]?key|authentication|credential|(?:access|bearer) token)"
     r"|(?:api[ _-]?key|credentials?)[ _](?:\w+ )?(?:is |was |has )?(?:not |in)?(?:valid|found|expired|missing)"
+    r"|(?:api[ _-]?key)[^.]{1,40}(?:invalid|leaked|revoked)|unregistered callers|authorization header is badly"
     r"|authentication_error|authentication fails|unauthenticated|not authenticated|validate credentials",
     "context_too_long": r"context_length|context[_ ](?:window|size)|maximum context|context length|prompt[ _]is too long"
     r"|too_many_prompt_tokens|too large for|request_too_large|exceeds the maximum number of tokens|token count"
-    r"|length of (?:all |the )?messages|input is too long|maximum prompt length",
-    "content_filter": r"content[_ ](?:filter|policy|management)|responsibleaipolicy|moderation|data_inspection|inappropriate",
+    r"|length of (?:all |the )?messages|input is too long|maximum prompt length|context limit|model token limit"
+    r"|input tokens exceeded|(?:input )?tokens(?: in the prompt)?(?: \d+)? cannot exceed|tokens of \d+ exceeded"
+    r"|prompt_tokens_exceeded|prompt exceeds|maximum model length|input length should|`inputs`[^.]*must",
+    "content_filter": r"\"content_(?:filter|policy)|content (?:filter|policy|management)|responsibleaipolicy|moderation"
+    r"|data_inspection|inappropriate|(?:usage|content) (?:policy|guidelines)|exists risk|high risk|sensitive content"
+    r"|safety system|input was flagged",
 }
 """Signs of the codes that outrank a status, in this order."""
 
@@ -459,19 +471,20 @@ _NAMES = {
     "overloaded": r"overloaded|unavailable|slow_down|capacity",
     "rate_limit": r"rate_?limit|quota|exhausted|too_many_requests|throttl",
     "timeout": r"timeout|deadline",
-    "rejected": r"invalid|not_found|permission|unsupported|tool_use_failed|bad_?request|precondition|billing",
+    "rejected": r"invalid|not_?found|permission|unsupported|tool_use_failed|bad_?request|precondition|billing|validation"
+    r"|too_(?:small|large|long)|failed_to_download|parse_error|empty_|forbidden|policy",
 }
 
 
 def _payload_code(payload: Any) -> str:
     """The code of an error inside a stream: a status that it quotes, else the codes that it names, else `network`."""
     error = payload.get("error", payload) if isinstance(payload, dict) else {}
-    error = error if isinstance(error, dict) else {"message": str(error)}
+    error = error if isinstance(error, dict) else {**payload, "message": str(error)}
     text = json.dumps(error, ensure_ascii=False)
     for status in (error.get("status_code"), error.get("code"), error.get("status")):
         if re.fullmatch("[45][0-9][0-9]", str(status)):
             return _response_code(int(str(status)), text)
-    named = " ".join(str(error.get(key) or "") for key in ("code", "type", "status")).lower()
+    named = " ".join(str(error.get(key) or "") for key in ("code", "type", "status", "error_type")).lower()
     signs = _response_code(400, text)
     if signs == "auth":
         return signs

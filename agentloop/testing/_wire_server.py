@@ -25,9 +25,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import attrs
 
-_FRAMING_HEADERS = frozenset(
-    {"content-length", "transfer-encoding", "content-encoding", "connection", "date", "server"}
-)
+_FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding", "content-encoding", "connection", "server"})
 
 
 @attrs.frozen

@@ -88,6 +88,42 @@ BODIES = [
     (422, {"detail": [{"loc": ["body"], "msg": "field required"}]}, "rejected"),
     (400, [{"error": {"message": "API key expired"}}], "auth"),
     (400, {"errors": [{"message": "context window exceeded"}]}, "context_too_long"),
+    (400, {"error": {"message": "Upstream failed", "metadata": {"raw": "prompt is too long"}}}, "context_too_long"),
+    (400, {"error": {"metadata": {"raw": '{"error": {"message": "prompt is too long"}}'}}}, "context_too_long"),
+    # the many words for one thing
+    *(
+        (400, {"message": words}, "context_too_long")
+        for words in (
+            "the input token count is 9 but the model only supports up to 8",
+            "the total number of tokens in the prompt cannot exceed 8, got 9",
+            "the number of input tokens 9 cannot exceed the total limit 8: input tokens exceed it",
+            "max tokens of 8 exceeded",
+            "Prompt exceeds max length",
+            "Range of input length should be [1, 8]",
+            "The prompt (9) is longer than the maximum model length of 8",
+            "The input (9 tokens) is longer than the model's context length",
+            "`inputs` tokens + `max_new_tokens` must be <= 8",
+            "`inputs` must have less than 8 tokens",
+            "reached context length of 8 tokens",
+            "keeping the first 9 tokens overflows; load the model with a larger context length",
+        )
+    ),
+    *(
+        (400, {"message": words}, "content_filter")
+        for words in (
+            "Content exists risk",
+            "considered high risk",
+            "possibly unsafe or sensitive content in the input",
+            "Content violates usage guidelines",
+            "Your input was flagged for something",
+        )
+    ),
+    (400, {"message": "schema of 'f': the property 'content_filter' has no type"}, "rejected"),
+    (403, {"error": {"message": "This API key was reported as leaked."}}, "auth"),
+    (403, {"error": {"message": "Method doesn't allow unregistered callers"}}, "auth"),
+    (403, {"error": {"message": "The API key that you gave us is invalid."}}, "auth"),
+    (400, "bad request: Authorization header is badly formatted", "auth"),
+    (403, {"error": {"message": "Your API key has no permission for this model"}}, "rejected"),
 ]
 
 
@@ -112,7 +148,21 @@ PAYLOADS = [
     ({"error": "something broke"}, "network"),
     ("something broke", "network"),
     ({}, "network"),
+    ({"error": {"code": "image_parse_error", "message": "no"}}, "rejected"),
+    ({"error": {"code": "invalid_image_format", "message": "no"}}, "rejected"),
+    ({"error": {"code": "vector_store_timeout", "message": "no"}}, "timeout"),
+    ({"error": {"type": "service_tier_capacity_exceeded", "message": "no"}}, "overloaded"),
+    ({"error": "busy", "error_type": "overloaded"}, "overloaded"),
+    ({"error": {"type": "InternalServerError", "message": "no"}}, "network"),
 ]
+
+
+@pytest.mark.parametrize("begin", ["data: ", "data:", "event: error\ndata: ", "event: error\r\ndata: "])
+def test_refusal_in_the_shape_of_a_stream(begin: str) -> None:
+    """A body that is one server-sent event is read like the object in it."""
+    body = begin + '{"error": {"code": "context_length_exceeded", "message": "no"}}\n\n'
+    error = response_error(400, {}, body.encode())
+    assert (error.code, error.message) == ("context_too_long", "HTTP 400: no")
 
 
 @pytest.mark.parametrize(("payload", "code"), PAYLOADS)
