@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -408,3 +409,31 @@ async def both_runs(session: Session, policy: str) -> bool:
             return False
         assert isinstance(events[-1], AgentEnd) and events[-1].stop_reason == "completed"
     return True
+
+
+# ---------------------------------------------------------------- a server that dies while a person is asked about its tool
+
+
+@pytest.mark.parametrize("restarts", [1, 0])
+async def test_a_server_that_dies_while_its_call_is_asked_about(restarts: int, anyio_backend: Any) -> None:
+    """What was allowed then runs at the server that is started anew, or, where there are no more starts, fails with the
+    reason; the run goes on to its end either way."""
+    if anyio_backend == BACKENDS["uvloop"]:
+        pytest.skip("as on asyncio")
+    pytest.importorskip("mcp", reason="needs the official MCP SDK: pip install 'agentloop[mcp]'")
+    import mcp_support
+
+    async def ask(request: ApprovalRequest) -> Any:
+        for process in mcp_support.marked():
+            os.kill(process, signal.SIGKILL)
+        while mcp_support.marked():  # noqa: ASYNC110  (the end of a process is nobody's event here)
+            await anyio.sleep(0.01)
+        return "allow"
+
+    with mcp_support.nothing_left():
+        script = [call("polite__add", {"a": 1, "b": 2}), "done"]
+        run = mcp_support.run([mcp_support.polite(restarts=restarts)], script, approve=ask)
+        events = [event async for event in run]
+    (text,) = mcp_support.texts(events)
+    assert text == "3" if restarts else text.startswith("The MCP server polite ")
+    assert mcp_support.end(events).stop_reason == "completed"

@@ -138,8 +138,8 @@ class SessionWorld:
         return [str(file.path) for file in trace_files(self.traces, "s1")]
 
     def lines(self) -> int:
-        """How many lines the session's files have."""
-        return sum(Path(file).read_bytes().count(b"\n") for file in self.files)
+        """How many lines the session's files have, a torn one too."""
+        return sum(len(Path(file).read_bytes().splitlines()) for file in self.files)
 
     @property
     def up(self) -> bool:
@@ -480,6 +480,10 @@ class SessionWorld:
         await wait_all_blocked()
         assert (self.streams, self.calls, self.questions) == ([], {}, {}), "something outlived its run"
         assert self.clock.asleep == 0, "a timer outlived its run"
+        for life in range(self.life + 1):
+            for child in sorted((self.root / str(life) / "children").rglob("*.jsonl")):
+                found = [finding for report in check_session([str(child)]) for finding in report.findings]
+                assert not found, f"the trace of a nested agent: {found}"
 
 
 class SessionMachine(RuleBasedStateMachine):
