@@ -86,6 +86,8 @@ BOTH = [*TEXT, "0 'b'", "TextEnd 0 completed"]
         ([TextChunk("a"), "b"], BOTH, (Text("ab"),)),
         ([TextChunk("a", 3), TextChunk("b", 3)], BOTH, (Text("ab"),)),
         ([TextChunk("a", 3), TextChunk("b")], BOTH, (Text("ab"),)),
+        ([ThinkingChunk("a", 3), ThinkingChunk("b")],
+         ["ThinkingStart 0", "0 'a'", "0 'b'", "ThinkingEnd 0 completed"], (Thinking("ab"),)),
         ([ThinkingChunk("a"), ThinkingChunk("b")],
          ["ThinkingStart 0", "0 'a'", "0 'b'", "ThinkingEnd 0 completed"], (Thinking("ab"),)),
         (["a", ThinkingChunk("b"), "c"],

@@ -1,0 +1,304 @@
+"""The machinery of values: frozen classes, read-only JSON, text that is always valid."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import math
+import pickle
+from collections import OrderedDict, UserDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import pytest
+
+from agentloop._values import (
+    MAX_INTEGER_BITS,
+    MAX_JSON_DEPTH,
+    ReadOnlyDict,
+    ReadOnlyList,
+    as_tuple,
+    freeze_json,
+    frozen,
+    frozen_json,
+    frozen_object,
+    stitch,
+    thaw_json,
+    valid_text,
+)
+
+
+@frozen
+class Point:
+    x: int
+    y: int = 2
+    tags: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    made: list[int] = attrs.field(factory=list, eq=False, repr=False)
+    double: int = attrs.field(default=attrs.Factory(lambda self: self.x * 2, takes_self=True))
+
+
+@frozen
+class Other:
+    x: int
+
+
+@frozen
+class Empty:
+    pass
+
+
+@frozen
+class Checked:
+    x: int
+    y: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "y", self.x + 1)
+
+    def __repr__(self) -> str:
+        return "a repr of its own"
+
+    def __hash__(self) -> int:
+        return 7
+
+
+@frozen
+class Alike:
+    x: int
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def test_fields_are_set_as_they_are_declared() -> None:
+    """By place and by name, with defaults, converters, and factories that see the value; a fresh list for each."""
+    point = Point(1)
+    assert (point.x, point.y, point.tags, point.made, point.double) == (1, 2, (), [], 2)
+    point = Point(1, 5, ["a"], [3], double=9)  # type: ignore[arg-type]
+    assert (point.x, point.y, point.tags, point.made, point.double) == (1, 5, ("a",), [3], 9)
+    assert Point(1).made is not Point(1).made
+    with pytest.raises(TypeError, match=r"Point\.__init__\(\)"):
+        Point()  # type: ignore[call-arg]
+    assert Checked(1).y == 2
+    assert set(Point.__init__.__annotations__) >= {"x", "y", "tags", "made", "double"}
+
+
+def test_values_cannot_be_changed() -> None:
+    """Neither set nor deleted, and nothing is added."""
+    for name in ("x", "z"):
+        with pytest.raises((attrs.exceptions.FrozenInstanceError, AttributeError)):
+            setattr(Point(1), name, 3)
+    assert not hasattr(Point(1), "__dict__")
+
+
+def test_values_compare_by_class_and_by_what_is_compared() -> None:
+    """`eq=False` fields take no part; another class is never equal, and is asked too."""
+    assert Point(1, made=[1]) == Point(1, made=[2])
+    assert Point(1) != Point(2)
+    assert Point(1) != Point(1, 3)
+    assert Other(1) != Point(1)
+    assert Other(1).__eq__(1) is NotImplemented
+    assert Other(1) == Other(1)
+    assert Empty() == Empty()
+    assert Alike(1) == Alike(2)
+
+
+def test_values_hash_as_they_compare() -> None:
+    """Equal ones have one hash; the class is a part of it; one that a class has itself stays."""
+    assert hash(Point(1, made=[1])) == hash(Point(1, made=[2]))
+    assert hash(Point(1)) != hash(Point(2))
+    assert len({Other(1), Point(1), Empty(), Empty()}) == 3
+    assert hash(Other(1)) != hash((1,)) != hash(Point(1))
+    assert hash(Checked(1)) == 7
+    assert hash(Alike(1)) == hash(Alike(1))
+
+
+def test_values_say_what_is_to_be_printed() -> None:
+    """`repr=False` fields are left out; a repr that a class has itself stays; of a local class, its own name."""
+
+    @frozen
+    class Local:
+        x: str
+
+    assert repr(Point(1)) == "Point(x=1, y=2, tags=(), double=2)"
+    assert repr(Local("a")) == "Local(x='a')"
+    assert repr(Checked(1)) == "a repr of its own"
+    assert repr(Empty()) == "Empty()"
+
+
+FROZEN = freeze_json({"a": [1, {"b": None}], "c": 1.5})
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "set": lambda d: d.__setitem__("a", 1), "delete": lambda d: d.__delitem__("a"), "clear": lambda d: d.clear(),
+    "pop": lambda d: d.pop("a"), "popitem": lambda d: d.popitem(), "setdefault": lambda d: d.setdefault("z", 1),
+    "update": lambda d: d.update(z=1), "or": lambda d: d.__ior__({"z": 1}),
+    "list set": lambda d: d["a"].__setitem__(0, 1), "list delete": lambda d: d["a"].__delitem__(0),
+    "append": lambda d: d["a"].append(1), "extend": lambda d: d["a"].extend([1]),
+    "insert": lambda d: d["a"].insert(0, 1), "list pop": lambda d: d["a"].pop(),
+    "remove": lambda d: d["a"].remove(1), "list clear": lambda d: d["a"].clear(), "sort": lambda d: d["a"].sort(),
+    "reverse": lambda d: d["a"].reverse(), "add": lambda d: d["a"].__iadd__([1]),
+    "multiply": lambda d: d["a"].__imul__(2), "inside": lambda d: d["a"][1].clear(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_json_values_are_read_only(change: str) -> None:
+    """Every way to change an object or an array raises, at any depth."""
+    with pytest.raises(TypeError, match="read-only"):
+        CHANGES[change](FROZEN)
+    assert FROZEN == {"a": [1, {"b": None}], "c": 1.5}
+
+
+def test_copies_of_json_values_can_be_changed() -> None:
+    """`copy`, `deepcopy` and `thaw_json` give plain dicts and lists; a shallow copy's parts stay read-only."""
+    for made in (copy.deepcopy(FROZEN), thaw_json(FROZEN)):
+        assert made == FROZEN
+        assert [type(made), type(made["a"]), type(made["a"][1])] == [dict, list, dict]
+    assert type(copy.copy(FROZEN)) is dict
+    assert type(copy.copy(FROZEN)["a"]) is ReadOnlyList
+    assert type(copy.copy(FROZEN["a"])) is list
+    assert type(copy.deepcopy(FROZEN["a"])[1]) is dict
+    assert thaw_json("text") == "text"
+
+
+def test_json_values_hash_and_pickle() -> None:
+    """Equal ones have one hash, whatever the order of keys; a pickled one comes back read-only."""
+    assert hash(freeze_json({"a": 1, "b": [2]})) == hash(freeze_json({"b": [2], "a": 1}))
+    assert hash(freeze_json([1, [2]])) == hash(freeze_json([1, [2]])) != hash(freeze_json([1, [3]]))
+    assert hash(freeze_json({"a": 1})) != hash(freeze_json({"a": 2}))
+    for value in (FROZEN, FROZEN["a"]):
+        again = pickle.loads(pickle.dumps(value))
+        assert again == value
+        assert type(again) is type(value)
+
+
+class Colour(enum.IntEnum):
+    RED = 3
+
+
+class Name(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "something else"
+
+
+class Half(float):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("value", "frozen_value"),
+    [
+        ("a\ud83d", "a\ufffd"),
+        (None, None),
+        (True, True),
+        (7, 7),
+        (1.0, 1.0),
+        (Colour.RED, 3),
+        (Name("x"), "x"),
+        (Half(0.5), 0.5),
+        ((1, (2,)), [1, [2]]),
+        (OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
+        (UserDict(a=[1]), {"a": [1]}),
+        ({"\ud83d": 1, Name("k"): 2}, {"\ufffd": 1, "something else": 2}),
+        ((1 << MAX_INTEGER_BITS) - 1, (1 << MAX_INTEGER_BITS) - 1),
+    ],
+)
+def test_what_json_can_say_enters_as_plain_values(value: Any, frozen_value: Any) -> None:
+    """Text valid, subclasses plain, tuples and mappings as arrays and objects, key order and number types kept."""
+    made = freeze_json(value)
+    assert made == frozen_value
+    plain = {dict: ReadOnlyDict, list: ReadOnlyList}
+    assert type(made) is plain.get(type(frozen_value), type(frozen_value))
+    if isinstance(made, dict):
+        assert list(made) == list(frozen_value)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        ({"a": [0, math.nan]}, ValueError, "$.a[1]: expected a JSON number, got nan"),
+        (math.inf, ValueError, "$: expected a JSON number, got inf"),
+        (Half("inf"), ValueError, "$: expected a JSON number, got inf"),
+        (1 << MAX_INTEGER_BITS, ValueError, "$: expected an integer of at most 14284 bits, got a longer one"),
+        ({1: 2}, TypeError, "$: expected string keys, got 1 (int)"),
+        ({"a": {1: 2}}, TypeError, "$.a: expected string keys, got 1 (int)"),
+        ([b"x"], TypeError, "$[0]: expected a JSON value, got builtins.bytes"),
+        (bytearray(), TypeError, "$: expected a JSON value, got builtins.bytearray"),
+        (memoryview(b""), TypeError, "$: expected a JSON value, got builtins.memoryview"),
+        ({1, 2}, TypeError, "$: expected a JSON value, got builtins.set"),
+    ],
+)
+def test_what_json_cannot_say_is_refused_by_its_place(value: Any, error: type[Exception], words: str) -> None:
+    """The error names the path, what was expected and what came."""
+    with pytest.raises(error) as caught:
+        freeze_json(value)
+    assert str(caught.value) == words
+
+
+def nested(depth: int, as_list: bool) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value] if as_list else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_nesting_is_bounded(as_list: bool) -> None:
+    """`MAX_JSON_DEPTH` levels enter, one more does not; the path can be given."""
+    assert freeze_json(nested(MAX_JSON_DEPTH, as_list)) == nested(MAX_JSON_DEPTH, as_list)
+    with pytest.raises(ValueError, match=r"^details.*: expected at most 200 levels of nesting, got more$"):
+        freeze_json(nested(MAX_JSON_DEPTH + 1, as_list), "details")
+
+
+def test_what_is_frozen_is_not_copied_again() -> None:
+    """A read-only value is itself."""
+    assert freeze_json(FROZEN) is FROZEN
+    assert freeze_json([FROZEN["a"]])[0] is FROZEN["a"]
+
+
+def test_optional_objects() -> None:
+    """None and an empty object are None; what is no object is refused; any other JSON value has a converter of its own."""
+    empty: Mapping[str, Any] = {}
+    assert frozen_object(None) is None
+    assert frozen_object(empty) is None
+    assert type(frozen_object({"a": 1})) is ReadOnlyDict
+    wrong: Any = [1]
+    with pytest.raises(TypeError, match="expected a JSON object or None, got list"):
+        frozen_object(wrong)
+    with pytest.raises(ValueError, match=r"^\$\.a: "):
+        frozen_object({"a": math.nan})
+    assert frozen_json(None) is None
+    assert type(frozen_json([])) is ReadOnlyList
+    with pytest.raises(ValueError, match=r"^\$\[0\]: "):
+        frozen_json([math.nan])
+
+
+def test_text_is_made_valid() -> None:
+    """Split pairs are joined, lone halves replaced; text that is valid is itself, whether ASCII or not."""
+    for text in ("abc", "äö😀", ""):
+        assert valid_text(text) is text
+    assert valid_text("a\ud83d\ude00b\ude00\ud83dc") == "a😀b\ufffd\ufffdc"
+
+
+@pytest.mark.parametrize(
+    ("carry", "text", "made"),
+    [
+        ("", "ab", ("ab", "")),
+        ("", "a\ud83d", ("a", "\ud83d")),
+        ("", "a" + chr(0xD800), ("a", chr(0xD800))),
+        ("", "a" + chr(0xDBFF), ("a", chr(0xDBFF))),
+        ("", "a\udc00", ("a\ufffd", "")),
+        ("", "a\ud7ff", ("a\ud7ff", "")),
+        ("\ud83d", "\ude00", ("😀", "")),
+        ("\ud83d", "b", ("\ufffdb", "")),
+        ("\ud83d", "", ("", "\ud83d")),
+        ("\ud83d", "\ud83d", ("\ufffd", "\ud83d")),
+        ("", "", ("", "")),
+    ],
+)
+def test_half_a_pair_at_the_end_waits(carry: str, text: str, made: tuple[str, str]) -> None:
+    """The first half of a pair is carried to the next piece; anything else is valid text at once."""
+    assert stitch(carry, text) == made
