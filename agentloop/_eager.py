@@ -235,7 +235,7 @@ class Ahead(Batch):
             call.stage = "ended"
             assert call.sink is not None and call.job is not None and call.tool is not None
             call.sink.closed = True
-            self.core.clear_timer(call.key)
+            self.core.clear_timer(call)
             if running and not call.job.done:
                 self.dropped.append(call)
                 call.sink.signal.abort(reason)

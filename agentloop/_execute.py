@@ -95,7 +95,8 @@ class Batch:
         if not self._prepare(call):
             return
         assert call.tool is not None
-        if call.tool.exclusive or any(other.tool and other.tool.exclusive for other in self.active):
+        beside = self.active[0].tool if self.active else None  # an exclusive one would stand alone
+        if call.tool.exclusive or (beside is not None and beside.exclusive):
             await core.until(lambda: not self.active)
         if not self._may_begin(call):
             return
@@ -286,7 +287,7 @@ class Batch:
         core, config = self.core, self.core.config
         call.stage = "asked"
         if config.approval_timeout is not None:
-            core.set_timer(call.key, core.clock.now() + config.approval_timeout)
+            core.set_timer(call, core.clock.now() + config.approval_timeout)
         assert config.approve is not None
         self._callback(
             call, config.approve, (ApprovalRequest(call.call.id, call.call.name, call.text),), self._answered
@@ -312,7 +313,7 @@ class Batch:
     def _answered(self, call: Call, decision: Any, error: BaseException | None) -> None:
         if call.stage != "asked" or self.core.closing or self.core.look():  # too late: timed out, left or stopped
             return
-        self.core.clear_timer(call.key)
+        self.core.clear_timer(call)
         if error is not None:
             log.error("approve failed; the call is denied", exc_info=error)
             decision = "deny"
@@ -326,7 +327,7 @@ class Batch:
         call.sink = self._sink(call)
         call.timeout = tool.timeout if tool.timeout is not None else core.config.tool_timeout
         if call.timeout is not None:
-            core.set_timer(call.key, core.clock.now() + call.timeout)
+            core.set_timer(call, core.clock.now() + call.timeout)
         self._watch_steering()
         call.job = core.spawn(lambda: self._body(call), lambda job: self._over(call), f"tool {tool.name}")
 
@@ -406,8 +407,8 @@ class Batch:
         core, tool, job, sink = self.core, call.tool, call.job, call.sink
         assert tool is not None and job is not None and sink is not None
         call.cause = cause
-        core.clear_timer(call.key)
-        core.set_timer(call.key, core.clock.now() + core.config.abort_grace + sink.bound)
+        core.clear_timer(call)
+        core.set_timer(call, core.clock.now() + core.config.abort_grace + sink.bound)
         if not tool.takes_context and tool.kind != "sync":  # a thread cannot be cancelled, only waited for
             call.cancelled = True
             core.host.cancel(job)
@@ -416,12 +417,12 @@ class Batch:
     def _check_timers(self) -> None:
         for call in list(self.active):
             if call.stage == "asked" and self.core.config.approval_timeout is not None:
-                if self.core.expired(call.key):
-                    self.core.clear_timer(call.key)
+                if self.core.expired(call):
+                    self.core.clear_timer(call)
                     assert call.job is not None
                     self.core.host.cancel(call.job)
                     self._decide(call, "deny", "Tool call denied: nobody answered in time.")
-            elif call.stage == "running" and (call.cause or call.timeout is not None) and self.core.expired(call.key):
+            elif call.stage == "running" and (call.cause or call.timeout is not None) and self.core.expired(call):
                 self._too_long(call)
 
     def _too_long(self, call: Call) -> None:
@@ -432,7 +433,7 @@ class Batch:
         elif not call.cancelled and tool.kind != "sync":
             call.cancelled = True
             core.host.cancel(job)
-            core.set_timer(call.key, core.clock.now() + core.config.abort_grace)
+            core.set_timer(call, core.clock.now() + core.config.abort_grace)
         else:
             assert call.sink is not None
             call.sink.closed = True
@@ -450,7 +451,7 @@ class Batch:
     def _returned(self, call: Call) -> None:
         """The tool's job is over: make its result, and have the hook look at it."""
         if call.stage == "running":
-            self.core.clear_timer(call.key)
+            self.core.clear_timer(call)
             self._settle(call, outcome_of(call, self.core.outcomes.stop, self.core.config.max_result_characters))
 
     def _settle(self, call: Call, outcome: Outcome) -> None:
@@ -501,7 +502,7 @@ class Batch:
             self.active.remove(call)
         if call in self.ready:
             self.ready.remove(call)
-        self.core.clear_timer(call.key)
+        self.core.clear_timer(call)
         result = outcome.result
         self.core.emit(
             ToolExecutionEnd(

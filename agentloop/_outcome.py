@@ -30,7 +30,7 @@ class Raised:
 
 
 class Call:
-    """One call on its way."""
+    """One call on its way; its timer has the call itself as its key."""
 
     __slots__ = (
         "_invocation", "call", "cancelled", "cause", "job", "prepared", "sink", "stage", "timeout", "tool", "value",
@@ -50,11 +50,6 @@ class Call:
         self.cancelled = False
         self.timeout: float | None = None
         self.value: Outcome | None = None
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """Of this call's timer for stopping."""
-        return ("stop", id(self))
 
     @property
     def invocation(self) -> ToolInvocation:

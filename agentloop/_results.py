@@ -108,8 +108,10 @@ def cut_note(limit: int, total: int) -> str:
 
 def cut_result(result: ToolResult, limit: int | None) -> ToolResult:
     """The result with no more than `limit` characters of text, all its text blocks together; its other parts stay."""
+    if limit is None:
+        return result
     total = sum([len(block.text) for block in result.content if isinstance(block, Text)])
-    if limit is None or total <= limit:
+    if total <= limit:
         return result
     content: list[ContentBlock] = []
     left, cut = limit, False

@@ -56,6 +56,8 @@ class CallbackFailed(Exception):
 
 def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExit | None:
     """The `KeyboardInterrupt` or `SystemExit` that an error is, or that a group of errors holds."""
+    if error is None:
+        return None
     errors = [error]
     while errors:
         error = errors.pop()
