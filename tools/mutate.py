@@ -185,8 +185,9 @@ class Runner:
         """Trace the tests, then try the mutants."""
         import hypothesis
 
+        usual = hypothesis.settings.default
         hypothesis.settings.register_profile(
-            "mutate", parent=hypothesis.settings.default, database=None, derandomize=True
+            "mutate", parent=usual, database=None, derandomize=True, max_examples=self.options.examples
         )
         hypothesis.settings.load_profile("mutate")
         self._learn(session.items)
@@ -383,6 +384,7 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=1.0, help="try this share of the mutants, chosen at random")
     parser.add_argument("--lines", type=int, nargs="*", help="only mutants of these lines")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of tests that a mutant must survive")
+    parser.add_argument("--examples", type=int, default=30, help="examples of each drawn test")
     parser.add_argument("--all-backends", action="store_true", help="also the tests on uvloop and trio")
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
