@@ -249,6 +249,18 @@ class World:
                 world.running.discard(key)
                 world.cleaned.append(ctx.tool_call_id)
 
+        async def until_told(ctx: ToolContext) -> None:
+            """Return when the call is to stop; after an hour where the plan's abort waits for an event that never comes."""
+            async with anyio.create_task_group() as group:
+
+                async def an_hour() -> None:
+                    await world.clock.sleep(3600)
+                    group.cancel_scope.cancel()
+
+                group.start_soon(an_hour)
+                await ctx.abort.wait()
+                group.cancel_scope.cancel()
+
         @tool
         async def ok(ctx: ToolContext, n: int = 0) -> str:
             async with body("ok", ctx):
@@ -297,8 +309,7 @@ class World:
         @tool(interruptible=True)
         async def wait(ctx: ToolContext, n: int = 0) -> str:
             async with body("wait", ctx):
-                with anyio.move_on_after(None):
-                    await ctx.abort.wait()
+                await until_told(ctx)
                 return "waited"
 
         @tool(exclusive=True)
@@ -310,7 +321,7 @@ class World:
         @tool
         async def polite(ctx: ToolContext, n: int = 0) -> str:
             async with body("polite", ctx):
-                await ctx.abort.wait()
+                await until_told(ctx)
                 return "stopped politely"
 
         @tool
