@@ -249,7 +249,7 @@ class Runner:
             resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 5))
             os.setpgid(0, 0)
             self._run(mutant, items)
-        ended = _wait(child, seconds * 6)
+        ended = _wait(child, seconds * 20)
         return "timed out" if ended is None or ended < 0 else "survived" if ended == 0 else "killed"
 
     def _run(self, mutant: Mutant, items: Sequence[pytest.Item]) -> None:
@@ -257,7 +257,7 @@ class Runner:
         mutant.change()
         try:
             code = compile(ast.fix_missing_locations(self.tree), str(self.path), "exec")
-            exchanged = mutant.in_function and _exchange(code)
+            exchanged = mutant.in_function and not self.options.afresh and _exchange(code)
         except (SyntaxError, ValueError):
             exchanged = False
         if exchanged:
@@ -286,12 +286,12 @@ def _traced(items: Sequence[pytest.Item], path: str) -> tuple[dict[str, tuple[se
     failed = []
     for item in items:
         lines.clear()
-        began = time.perf_counter()
+        began = time.process_time()
         sys.settrace(trace)
         good = _all_pass([item])
         sys.settrace(None)
         if good:
-            passed[item.nodeid] = (set(lines), time.perf_counter() - began)
+            passed[item.nodeid] = (set(lines), time.process_time() - began)
         else:
             failed.append(item.nodeid)
     return passed, failed
@@ -384,6 +384,7 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=1.0, help="try this share of the mutants, chosen at random")
     parser.add_argument("--lines", type=int, nargs="*", help="only mutants of these lines")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of tests that a mutant must survive")
+    parser.add_argument("--afresh", action="store_true", help="a process for each mutant: its functions run at import")
     parser.add_argument("--examples", type=int, default=30, help="examples of each drawn test")
     parser.add_argument("--all-backends", action="store_true", help="also the tests on uvloop and trio")
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
