@@ -20,6 +20,8 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +180,31 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     if not given.minutes > 0:
         parser.error(f"--minutes: expected more than 0, got {given.minutes:g}")
-    logging.getLogger("agentloop").setLevel(logging.CRITICAL)
-    warnings.simplefilter("error", RuntimeWarning)  # a coroutine that nobody awaited, say
-    if given.play:
-        kind, options = BACKENDS[given.play.split(":")[1]]
-        anyio.run(Play(given.play).play, backend=kind, backend_options=options)
-        return 0
+    with _strict():
+        if given.play:
+            kind, options = BACKENDS[given.play.split(":")[1]]
+            anyio.run(Play(given.play).play, backend=kind, backend_options=options)
+            return 0
+        return _soak_all(given)
+
+
+@contextmanager
+def _strict() -> Iterator[None]:
+    """Nothing is logged, for that is all that a fault may do; a warning (a coroutine that nobody awaited, say) is an error."""
+    logger, hook = logging.getLogger("agentloop"), sys.unraisablehook
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            warnings.simplefilter("error", ResourceWarning)
+            yield
+    finally:
+        logger.setLevel(level)
+        sys.unraisablehook = hook
+
+
+def _soak_all(given: argparse.Namespace) -> int:
     backends = given.backend or list(BACKENDS)
     print(f"seed {given.seed}, Python {sys.version.split()[0]}, {given.minutes:g} minutes on {', '.join(backends)}")
     failed = False

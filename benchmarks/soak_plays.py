@@ -121,7 +121,7 @@ class Play:
         await self.pause()
         self.maybe_raise()
         for number in range(self.random.randrange(6)):
-            async for chunk in self._block(number):
+            for chunk in self._block(number):
                 yield chunk
                 await self.pause()
                 self.maybe_raise()
@@ -133,16 +133,14 @@ class Play:
             return
         yield Finish(self.random.choice(["stop", "tool_use", "stop", "tool_use", "length", "pause", "refusal"]))
 
-    async def _block(self, number: int) -> AsyncIterator[Any]:
+    def _block(self, number: int) -> list[Any]:
         kind = self.random.choice(["text", "thinking", "call", "call"])
         if kind == "call":
             name, id = self.random.choice(TOOLS), self.random.choice([None, "same", f"call_{number}"])
-            yield ToolCallChunk("{", id=id, name=name, index=number)
-            yield ToolCallChunk(self.random.choice(["}", '"n": 1}', '"n": "two"}', ""]), index=number)
-        else:
-            for _ in range(self.random.choice([1, 3, 200])):
-                yield TextChunk("text é🙂 ") if kind == "text" else ThinkingChunk("thought ")
-        yield BlockEnd(number if kind == "call" else None)
+            arguments = self.random.choice(["}", '"n": 1}', '"n": "two"}', ""])
+            return [ToolCallChunk("{", id, name, number), ToolCallChunk(arguments, index=number), BlockEnd(number)]
+        chunk = TextChunk("text é🙂 ") if kind == "text" else ThinkingChunk("thought ")
+        return [chunk] * self.random.choice([1, 3, 200]) + [BlockEnd()]
 
     # ------------------------------------------------------------ the tools
 
