@@ -213,6 +213,8 @@ def test_chunks_become_blocks(chunks: list[Any], words: list[str] | None, conten
          ["TextEnd 0 retryable", "TextStart 1", "1 'x'", "TextEnd 1 completed"], (Text("a"), Text("x"))),
         ([TextChunk("a", 0), call("{", id="i", name="f", index=1), call("{}", id="j", name="g", index=2), BlockEnd(2)],
          ["TextEnd 0 retryable", "CallStart 1 j g", "1 '{}'", "CallEnd 1 completed"], (Text("a"), ToolCall("j", "g", "{}"))),
+        ([TextChunk("a", 0), call("{}", id="i", index=1), BlockEnd(1)], ["TextEnd 0 retryable"], (Text("a"),)),
+        ([call("{", id="i", index=0), TextChunk("x", 1)], ["TextStart 0", "0 'x'", "TextEnd 0 retryable"], (Text("x"),)),
         ([TextChunk("a", 0), BlockChunk(DATA)], ["TextEnd 0 retryable", "Added 1"], (Text("a"), DATA)),
         ([TextChunk("a", 0), BlockChunk(ToolCall("i", "f", "{}"))],
          ["TextEnd 0 retryable", "Added 1"], (Text("a"), ToolCall("i", "f", "{}"))),
@@ -313,6 +315,9 @@ def test_pieces_take_the_short_way_and_starts_and_ends_the_other() -> None:
     words = bench.told("a", TextChunk("b"), ThinkingChunk("c"), call("{", id="i", name="f"), call("é"), "\ud83d", STOP)
     assert bench.fast == [word for word in words if word[0].isdigit()]
     assert bench.ids == ["i"]
+    bench.assembler = Assembler(HEADER, bench.update, bench.delta, bench.claim, bench.messages.append)
+    bench.told(BlockChunk(ToolCall("", "f", "{}")), call(id="", name="g"))
+    assert bench.ids == ["i", None, None]
 
 
 @pytest.mark.parametrize(

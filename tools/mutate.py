@@ -248,7 +248,10 @@ class Runner:
         if child == 0:
             resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 5))
             os.setpgid(0, 0)
-            self._run(mutant, items)
+            try:
+                self._run(mutant, items)
+            finally:
+                os._exit(70)
         ended = _wait(child, seconds * 20)
         return "timed out" if ended is None or ended < 0 else "survived" if ended == 0 else "killed"
 
@@ -328,8 +331,8 @@ def _exchange(module: CodeType) -> bool:
     for function in gc.get_objects():
         if type(function) is FunctionType and function.__code__.co_filename == module.co_filename:
             code = function.__code__
-            new = codes[code.co_qualname, code.co_firstlineno]
-            if new.co_freevars != code.co_freevars:
+            new = codes.get((code.co_qualname, code.co_firstlineno))
+            if new is None or new.co_freevars != code.co_freevars:
                 return False
             function.__code__ = new
     return True
