@@ -29,11 +29,12 @@ from agentloop.models.openai_responses import OpenAIResponses
 REQUEST = ModelRequest(None, (user("x"),), (), {})
 HEAD = b"HTTP/1.1 %d x\r\ncontent-type: %s\r\n%s\r\n"
 BLOCK = b"x" * 65_536
+MANY = 32
 
 
 @contextlib.contextmanager
 def endless(status: int, kind: bytes, begin: bytes, block: bytes = BLOCK, more: bytes = b"") -> Iterator[str]:
-    """A server whose answer begins so and goes on with one block for ever, until the client leaves."""
+    """A server whose answer begins so and goes on with one block far beyond the bound, or until the client leaves."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -42,7 +43,7 @@ def endless(status: int, kind: bytes, begin: bytes, block: bytes = BLOCK, more: 
             with connection:
                 connection.recv(65_536)
                 connection.sendall(HEAD % (status, kind, more) + begin)
-                while block:
+                for _ in range(MANY if block else 0):
                     connection.sendall(block)
 
     thread = threading.Thread(target=serve)
