@@ -29,7 +29,7 @@ from agentloop.models.openai_responses import OpenAIResponses
 REQUEST = ModelRequest(None, (user("x"),), (), {})
 HEAD = b"HTTP/1.1 %d x\r\ncontent-type: %s\r\n%s\r\n"
 BLOCK = b"x" * 65_536
-MANY = 32
+MANY = 64
 
 
 @contextlib.contextmanager
