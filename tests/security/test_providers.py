@@ -45,6 +45,9 @@ def endless(status: int, kind: bytes, begin: bytes, block: bytes = BLOCK, more: 
                 connection.sendall(HEAD % (status, kind, more) + begin)
                 for _ in range(MANY if block else 0):
                     connection.sendall(block)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65_536):  # until the client leaves: closed before, its last bytes would be lost
+                    pass
 
     thread = threading.Thread(target=serve)
     thread.start()
