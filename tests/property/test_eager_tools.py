@@ -654,3 +654,30 @@ async def test_a_whole_call_and_one_that_waits_for_its_turn_begin_too() -> None:
     stage = Stage(BlockChunk(ToolCall("a", "look", "{}")))
     await stage.play(stage.tool())
     assert stage.early == ["look"]
+
+
+async def test_nothing_begins_early_while_the_consumer_is_busy() -> None:
+    """The driver has its turn (another call ends), but the consumer is still at the event that completes the second call."""
+
+    async def pause(request: Any) -> None:
+        await wait_all_blocked()
+
+    stage = Stage(call("first"), pause, call("look"))
+    gate = anyio.Event()
+
+    @tool(replay="safe")
+    async def first() -> str:
+        """End when the consumer says so."""
+        stage.noted.append("first")
+        await gate.wait()
+        return "ok"
+
+    config = Config(model=stage.model, eager_tools=True, run_ahead=1)
+    async for event in agent_loop(["go"], Context(tools=[first, stage.tool()]), config):
+        if isinstance(event, MessageUpdate) and isinstance(event.delta, ToolCallEnd):
+            await wait_all_blocked()
+            if event.delta.block.name == "look":
+                gate.set()
+                await wait_all_blocked()
+                assert stage.noted == ["first"]
+    assert stage.early == ["first", "look"]
