@@ -78,6 +78,7 @@ class Reader:
         self._open: set[int] = set()  # blocks that may go on
         self._fidelity: dict[int, dict[str, Any]] = {}  # what is still to be said of them
         self._thinking_ended = False
+        self._streamed = False
         self._extras: dict[str, Any] = {}
         self._calls = _Calls()
         self._others: dict[str, int] = {}  # kinds of parts without a word of ours -> index
@@ -127,9 +128,10 @@ class Reader:
         if isinstance(choice.get("error"), Mapping):
             raise payload_error(choice["error"])
         delta = choice.get("delta")
-        if delta is None:
-            delta = choice.get("message")  # an answer that came whole although a stream was asked for
+        if delta is None and not self._streamed:  # an answer that came whole although a stream was asked for; behind a
+            delta = choice.get("message")  # stream it only says again what came
         if delta is not None:
+            self._streamed = True
             if not isinstance(delta, Mapping):
                 raise _malformed("an object as delta", delta)
             self._delta(delta)

@@ -42,11 +42,10 @@ _CONTEXT_CODES = frozenset({
     "max_context_length_exceeded", "tokens_limit_reached", "model_max_prompt_tokens_exceeded",
 })  # fmt: skip
 
-_FILTER_CODES = frozenset({
-    "content_filter", "content_filtered", "responsibleaipolicyviolation", "content_policy_violation", "content_policy",
-    "data_inspection_failed", "datainspectionfailed", "prohibited_content", "safety", "moderation_blocked",
-    "cyber_policy_violation", "bio_policy",
-})  # fmt: skip
+_FILTER_CODES = re.compile(
+    "content_?(?:filter|policy)|responsible_?ai_?policy|data_?inspection_?failed|prohibited_content|^safety$"
+    "|moderation_blocked|(?:cyber|bio)_policy"
+)
 
 _CODES: Mapping[str, re.Pattern[str]] = {
     "rate_limit": re.compile(
@@ -89,7 +88,7 @@ _CONTEXT_WORDS = re.compile(
     r"|(?:prompt|input) exceeds (?:the )?(?:max|model)|range of input length should be"
     r"|longer than the (?:maximum )?(?:model|context|input|prompt)(?:'s context)? length"
     r"|`inputs`[^.]{0,40}must (?:be <=|have less than) \d"
-    r"|(?:larger|reached|exceeded) context length"
+    r"|(?:larger|reached|exceeded|loaded with) context length"
     r"|exceed[^.]{0,60}(?:maximum|max|limit)[^.]{0,30}(?:input|prompt) tokens"
     r"|maximum prompt length|too many (?:input |prompt )tokens|exceeded model token limit"
     r"|greater than the context length"
@@ -310,7 +309,9 @@ def _code(status: int | None, facts: ErrorFacts) -> str:
             return known[0]
     if facts.codes & _CONTEXT_CODES or _CONTEXT_WORDS.search(facts.message):
         return "context_too_long"
-    if (status is None or status < 500) and (facts.codes & _FILTER_CODES or _FILTER_WORDS.search(facts.message)):
+    if (status is None or status < 500) and (
+        any(map(_FILTER_CODES.search, facts.codes)) or _FILTER_WORDS.search(facts.message)
+    ):
         return "content_filter"
     if status is None:
         return "rejected" if "rejected" in known else "network"

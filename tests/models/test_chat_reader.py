@@ -284,6 +284,17 @@ def test_an_answer_that_came_whole() -> None:
     ]
 
 
+def test_a_stream_that_ends_with_the_whole_answer() -> None:
+    """A last chunk that says again all that came adds nothing to it, but for its end and its usage."""
+    again = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "ab"}, "finish_reason": "stop"}]}
+    assert read(choice({"content": "a"}), choice({"content": "b"}), again | {"usage": {"prompt_tokens": 1}}) == [
+        TextChunk("a", 1),
+        TextChunk("b", 1),
+        UsageChunk(Usage(0, 1, 0)),
+        Finish("stop"),
+    ]
+
+
 # ---------------------------------------------------------------- the end
 
 

@@ -71,6 +71,15 @@ def test_what_the_server_saw() -> None:
         assert seen.client_closed.wait(5)
 
 
+def test_a_recorded_date_is_sent() -> None:
+    """A wait until a date is measured from the answer's own."""
+    with WireServer() as server:
+        response = ask(server.play(Play(b"", 429, {"Date": "Mon, 10 Aug 2026 22:29:26 GMT"})))
+        assert response.headers["date"] == "Mon, 10 Aug 2026 22:29:26 GMT"
+        response.read()
+        close(response)
+
+
 def test_several_plays() -> None:
     """Plays of an address come in turn, the last one again; another path is refused."""
     with WireServer() as server:
@@ -284,6 +293,118 @@ def test_a_failed_stream() -> None:
     cut = EXPECTED | {"stop_reason": None}
     assert stream_differences("openai_chat", cut, outcome(**failed)) == []
     assert stream_differences("openai_chat", cut, outcome())
+
+
+def test_the_wait_of_an_error_in_a_stream() -> None:
+    """What an error inside a stream asks to wait is compared too."""
+    detail = {"retryDelay": "7s"}
+    failing = EXPECTED | {"errors": [{"payload": {"error": {"message": "no", "code": 429, "details": [detail]}}}]}
+
+    def differences(wait: float | None) -> list[str]:
+        error = ModelError("rate_limit", "no", retry_after=wait)
+        return stream_differences("openai_chat", failing, outcome(error=error, committed=False, finish=None))
+
+    assert differences(7.0) == []
+    assert differences(None) and differences(6.0)
+
+
+def test_what_had_only_begun_may_be_missing_from_a_reply_that_failed() -> None:
+    """A block without content, a call or an item that was not whole when the stream broke off: an adapter has nothing
+    to show of them. Text that came is no such block."""
+    began: list[dict[str, Any]] = [
+        {"type": "thinking", "text": "", "deltas": 0, "nonempty_deltas": 0},
+        {"type": "other", "kind": "search", "payload": {}, "deltas": 0},
+    ]
+    for block in began:
+        expected = EXPECTED | {"blocks": [*EXPECTED["blocks"], block]}
+        cut = expected | {"stop_reason": None}
+        assert stream_differences("openai_chat", cut, outcome(committed=False, finish=None)) == []
+        assert stream_differences("openai_chat", expected, outcome())
+    said = EXPECTED | {"stop_reason": None, "blocks": [*EXPECTED["blocks"], {"type": "text", "text": "b", "deltas": 1}]}
+    assert stream_differences("openai_chat", said, outcome(committed=False, finish=None))
+
+
+def test_empty_pieces_that_say_nothing() -> None:
+    """Empty pieces of thinking that had ended need not be counted; where it had not they are."""
+    expected = copy.deepcopy(EXPECTED)
+    expected["blocks"][0]["deltas"] = 3
+    assert stream_differences("openai_chat", expected, outcome())
+    ended = outcome()
+    ended.tally.counts[0].ended = True
+    assert stream_differences("openai_chat", expected, ended) == []
+    assert stream_differences("anthropic_messages", expected, ended)
+    ended.tally.counts[0].nonempty = 2
+    assert stream_differences("openai_chat", expected, ended)
+
+
+@pytest.mark.parametrize(("last", "reason"), [("STOP", "stop"), ("", "stop"), ("MAX_TOKENS", "length")])
+def test_words_for_the_end(last: str, reason: Any) -> None:
+    """Capitals do not matter, and an empty word behind another says nothing."""
+    sent = [{"value": "stop"}, {"value": last}]
+    expected = {"stop_reason": last, "stop_reasons_sent": sent, "blocks": [], "errors": [], "usage": None}
+    assert stream_differences("openai_chat", expected, Outcome(finish=Finish(reason), committed=True)) == []
+    assert stream_differences("openai_chat", expected, Outcome(finish=Finish("unknown"), committed=True))
+
+
+def test_a_failed_response_without_an_error() -> None:
+    """A response that failed is no reply, whatever it says of why."""
+    expected = {"stop_reason": "failed", "final_error": None, "blocks": [], "errors": [], "usage": None}
+    assert stream_differences("openai_responses", expected, Outcome(error=ModelError("network", "no"))) == []
+    assert stream_differences("openai_responses", expected, Outcome(finish=Finish("unknown"), committed=True))
+
+
+def test_parts_that_expectations_pass_over() -> None:
+    """An adapter keeps a part of a kind that nobody knows; one of a known kind counts."""
+    expected = {
+        "stop_reason": "STOP", "errors": [], "usage": None,
+        "blocks": [{"type": "text", "text": "a", "deltas": 1, "nonempty_deltas": 1}],
+    }  # fmt: skip
+
+    def compared(part: dict[str, Any]) -> list[str]:
+        message = AssistantMessage((Text("a"), Text("", part)), "completed", "stop")
+        return stream_differences("google_gemini", expected, Outcome(message, True, finish=Finish("stop")))
+
+    assert compared({"novelty": 1}) == []
+    assert compared({"fileData": {}}) and compared({"thoughtSignature": "S"})
+
+
+def test_arguments_that_were_no_text() -> None:
+    """Arguments sent as an object have no text of their own to compare; sent as text in place of an object, that text."""
+    call = {"type": "tool_call", "id": "c", "name": "f", "arguments": '{"a": 1}', "arguments_json": {"a": 1}}
+    reply = outcome(blocks=[ToolCall("c", "f", '{"a":1}')])
+    reply.tally.counts.clear()
+    assert stream_differences("openai_chat", EXPECTED | {"blocks": [call]}, reply)
+    sent = EXPECTED | {"blocks": [call | {"arguments_sent_as_object": True}]}
+    assert stream_differences("openai_chat", sent, reply) == []
+    text = EXPECTED | {"stop_reason": "stop", "usage": {"prompt_eval_count": 3, "eval_count": 4}}
+    text["blocks"] = [{"type": "tool_call", "id": "c", "name": "f", "arguments_json": '{"a":1}'}]
+    assert stream_differences("ollama_chat", text, reply) == []
+
+
+def test_what_is_null_at_first_is_filled_in_later() -> None:
+    """Null in the start of a block is no claim."""
+    payload = {"type": "summary", "content": None, "secret": None, "kind": "k"}
+    expected = {
+        "stop_reason": "end_turn", "errors": [], "usage": None,
+        "blocks": [{"type": "other", "kind": "summary", "payload": payload}],
+    }  # fmt: skip
+
+    def compared(kept: dict[str, Any]) -> list[str]:
+        message = AssistantMessage((Text("", kept),), "completed", "stop")
+        return stream_differences("anthropic_messages", expected, Outcome(message, True, finish=Finish("stop")))
+
+    assert compared({"type": "summary", "content": "s", "secret": "x", "kind": "k"}) == []
+    assert compared({"type": "summary", "content": "s", "secret": "x", "kind": "l"})
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [(b"", "truncated"), (b"<html>Sign in</html>", "malformed"), (b'[{"error": {"code": 503}}]', "overloaded")],
+)
+def test_answers_that_are_no_stream(body: bytes, code: str) -> None:
+    """Under a status of success: nothing is a cut, a page is malformed, a list holds the error."""
+    assert error_differences(200, {}, body, Outcome(error=ModelError(code, "x"))) == []
+    assert error_differences(200, {}, body, Outcome(error=ModelError("rejected", "x")))
 
 
 def test_a_reason_that_is_a_failure() -> None:
