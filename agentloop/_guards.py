@@ -298,6 +298,9 @@ class Guards:
             self._fail("call-known", f"{place}: expected a complete call of the last reply, got {id!r}")
         self._own(id)
         call = self._calls[id] = Call(id, "", -1, self.called)
+        self._order.append(
+            call
+        )  # what names it first (a question, a start) comes in call order; starts come as answers do
         return call
 
     def _named(self, event: Any, call: Call) -> None:
@@ -328,8 +331,6 @@ class Guards:
         call = self._move(event, ToolExecutionStart)
         if event.tool_name != call.name:
             self._named(event, call)
-        if call.place < 0:  # of the context: the starts make the order
-            self._order.append(call)
 
     def _call_update(self, event: ToolExecutionUpdate, other: State) -> None:
         call = self._move(event, ToolExecutionUpdate)

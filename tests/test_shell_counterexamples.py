@@ -42,6 +42,7 @@ from agentloop import (
 from agentloop._digest import shown_digest
 from agentloop.compaction import Summarize, TurnsReach
 from agentloop.errors import AnswerError
+from agentloop.grammar import check
 from agentloop.omni.answers import open_questions, store_answer
 from agentloop.omni.reader import read, trace_files
 from agentloop.omni.records import event_kind
@@ -437,3 +438,42 @@ async def test_a_server_that_dies_while_its_call_is_asked_about(restarts: int, a
     (text,) = mcp_support.texts(events)
     assert text == "3" if restarts else text.startswith("The MCP server polite ")
     assert mcp_support.end(events).stop_reason == "completed"
+
+
+# ---------------------------------------------------------------- open calls, all asked about at once
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (1, 0, 2)])
+@pytest.mark.parametrize(
+    "answers", [("allow", "allow", "allow"), ("deny", "allow", "deny"), ("allow", "deny", "allow")]
+)
+async def test_open_calls_are_answered_in_any_order(order: tuple[int, ...], answers: tuple[str, ...]) -> None:
+    """Calls of the context, all shown at once, decided in any order: starts come as answers do, results in call order."""
+    gates = [anyio.Event() for _ in order]
+
+    async def ask(request: ApprovalRequest) -> Any:
+        number = int(request.tool_call_id)
+        await gates[number].wait()
+        return answers[number]
+
+    context = Context(
+        messages=[user("go"), assistant(*[ToolCall(str(n), "work", "{}") for n in range(3)])], tools=[work]
+    )
+    config = Config(model=ScriptedModel(["fine"]), approve=ask, approval_order="all_at_once")
+    events: list[Event] = []
+
+    async def drive() -> None:
+        events.extend([event async for event in agent_loop_continue(context, config)])
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(drive)
+        for number in order:
+            await wait_all_blocked()
+            gates[number].set()
+    check(events)
+    assert [e.tool_call_id for e in events if isinstance(e, ToolExecutionStart)] == [str(number) for number in order]
+    results = [e.message for e in events if isinstance(e, MessageEnd) and isinstance(e.message, ToolResultMessage)]
+    assert [(each.tool_call_id, each.is_error) for each in results] == [
+        (str(n), answers[n] == "deny") for n in range(3)
+    ]
+    assert isinstance(events[-1], AgentEnd) and events[-1].stop_reason == "completed"

@@ -107,6 +107,8 @@ class SessionWorld:
         self.told: list[str] = []
         self.allowed: set[int] = set()
         self.denied: set[int] = set()
+        self.said: set[int] = set()
+        """What a person said yes to, whatever came of it."""
         self.unasked: set[int] = set()
         """Calls that were allowed before a crash and had not started: nobody is asked again."""
         self.outputs: set[int] = set()
@@ -250,6 +252,7 @@ class SessionWorld:
                 self.numbers[event.tool_call_id] = number_of(event.arguments)
             case ApprovalDecision():
                 assert event.arguments is not None
+                assert event.decision != "allow" or number_of(event.arguments) in self.said, "nobody allowed this"
                 (self.allowed if event.decision == "allow" else self.denied).add(number_of(event.arguments))
             case ToolExecutionStart():
                 self.numbers[event.tool_call_id] = number_of(event.arguments)
@@ -358,6 +361,7 @@ class SessionWorld:
         if also_answer:
             for question in questions:
                 question.give("allow")
+            self.said |= self.questions.keys()
         await wait_all_blocked()
         assert not self.alive, "an abort did not end the run"
         if not self.nothing_to_do:
@@ -439,6 +443,8 @@ class SessionWorld:
             return False
         question = questions[choice % len(questions)]
         store_answer(self.traces, "s1", question.tool_call_id, decision, question.digest)
+        if decision == "allow":
+            self.said.add(number_of(question.arguments))
         self._remember(self.lines())
         return True
 
@@ -656,8 +662,11 @@ class SessionMachine(RuleBasedStateMachine):
         self._answer(choice, answer)
 
     def _answer(self, choice: int, answer: Any) -> None:
-        questions = list(self.world.questions.values())
-        self._call(self.world.give, questions[choice % len(questions)], answer)
+        numbers = list(self.world.questions)
+        number = numbers[choice % len(numbers)]
+        if answer == "allow":
+            self.world.said.add(number)
+        self._call(self.world.give, self.world.questions[number], answer)
 
     # ------------------------------------------------------------ what usually happens
 
