@@ -253,6 +253,14 @@ def test_nesting_is_bounded(as_list: bool) -> None:
         freeze_json(nested(MAX_JSON_DEPTH + 1, as_list), "details")
 
 
+def test_the_converters_have_the_same_bound() -> None:
+    """A field of a value takes what `freeze_json` takes, and no level more."""
+    for convert, as_list in ((frozen_object, False), (frozen_json, True), (frozen_json, False)):
+        assert convert(nested(MAX_JSON_DEPTH, as_list)) == nested(MAX_JSON_DEPTH, as_list)
+        with pytest.raises(ValueError, match="expected at most 200 levels"):
+            convert(nested(MAX_JSON_DEPTH + 1, as_list))
+
+
 def test_what_is_frozen_is_not_copied_again() -> None:
     """A read-only value is itself."""
     assert freeze_json(FROZEN) is FROZEN

@@ -124,6 +124,8 @@ def _says_nothing(node: ast.AST) -> bool:
             return True
         case ast.Call(func=ast.Name(id="TypeVar") | ast.Attribute(attr="getLogger")):
             return True
+        case ast.Subscript(value=ast.Name(id="Literal")):
+            return True
         case ast.FunctionDef(decorator_list=decorators):
             return any(isinstance(each, ast.Name) and each.id == "overload" for each in decorators)
     return False
@@ -232,7 +234,7 @@ class Runner:
         reaching = [
             item
             for item in self.items
-            if not mutant.in_function or not self.lines[item.nodeid].isdisjoint(mutant.lines)
+            if self.options.afresh or not mutant.in_function or not self.lines[item.nodeid].isdisjoint(mutant.lines)
         ]
         if not reaching:
             return "unreached"
