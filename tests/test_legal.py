@@ -10,7 +10,7 @@ import pytest
 
 from agentloop.convert import LegalHistory, MessageView, make_legal
 from agentloop.errors import ModelError
-from agentloop.messages import ToolCall, ToolResultMessage, assistant, user
+from agentloop.messages import Text, ToolCall, ToolResultMessage, assistant, user
 
 GO = user("go")
 
@@ -118,3 +118,27 @@ def test_a_made_id_avoids_those_of_its_own_reply(caplog: pytest.LogCaptureFixtur
     reply: Any = history.view()[1]
     assert [each.id for each in reply.content] == ["a", "a#3", "a#2"]
     assert "messages[1]: the call id 'a' is taken or empty and became 'a#3'" in caplog.text
+
+
+def test_the_first_problem_is_named() -> None:
+    """Later ones wait until it is solved."""
+    wrong: Any = [GO, 7, assistant(ToolCall("a", "", "{}")), 8]
+    with pytest.raises(ModelError, match=r"invalid_input: messages\[1\]: "):
+        make_legal(wrong)
+
+
+def test_a_placeholder_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """However often the history is looked at while the result is missing."""
+    history = LegalHistory([GO, assistant(call("a"), call("b")), result("a")])
+    history.view()
+    assert caplog.text.count("the call 'b' has no result and got a placeholder") == 1
+    history.append(user("more"))
+    history.view()
+    assert caplog.text.count("placeholder") == 1
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t"])
+def test_a_blank_text_beside_others_is_left_out(blank: str) -> None:
+    """Before and behind them, of the user and of the model."""
+    for build in (user, assistant):
+        assert make_legal([build("x", Text(blank)), build(Text(blank), "y")]) == (build("x"), build("y"))
