@@ -18,7 +18,7 @@ from agentloop._ask import ask
 from agentloop._execute import Batch
 from agentloop._host import Host, Job, Waiter
 from agentloop._outcome import Call, Outcome
-from agentloop._run import Core
+from agentloop._run import Closed, Core
 from agentloop._sink import Sink
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
@@ -59,6 +59,9 @@ async def ask_eagerly(core: Core, attempt: int) -> Ahead:
     core.service = ahead.service
     try:
         await ask(core, attempt, ahead.emit)
+    except Closed:
+        ahead.tell_of_the_end()
+        raise
     finally:
         core.service = None
     request = core.state.request

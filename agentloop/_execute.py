@@ -17,7 +17,7 @@ import anyio
 from agentloop._hooks import hook_answer, hook_event
 from agentloop._host import Job, in_thread
 from agentloop._outcome import Call, Cause, Outcome, Raised, not_stopped, outcome_of, with_answer
-from agentloop._run import CallbackFailed, Core, Stopped, close_unstarted
+from agentloop._run import CallbackFailed, Closed, Core, Stopped, close_unstarted
 from agentloop._sink import Sink
 from agentloop._values import thaw_json
 from agentloop.abort import AbortSignal
@@ -67,10 +67,19 @@ class Batch:
             for call in self.calls:
                 await self._admit(call)
             await core.until(lambda: self.next_result == len(self.calls))
+        except Closed:
+            self.tell_of_the_end()
+            raise
         finally:
             core.service = None
         if self.watcher is not None:
             await core.cancel_jobs((self.watcher,))
+
+    def tell_of_the_end(self) -> None:
+        """The consumer has left: whoever runs hears of it; a thread hears of nothing else (G24)."""
+        for call in self.active:
+            if call.sink is not None:
+                call.sink.signal.abort("the consumer has left")
 
     def refuse_all(self, error_code: Literal["aborted", "cut_off"]) -> None:
         """Answer all calls without running them."""

@@ -1,0 +1,75 @@
+"""Leaving a run while tools run: each of them hears of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from agentloop import Config, Context, ToolContext, agent_loop, tool
+from agentloop.testing import STALL, ScriptedModel, call
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("eager", [False, True])
+async def test_g24_a_thread_that_looks_at_its_signal_ends_when_the_consumer_leaves(eager: bool) -> None:
+    """A thread cannot be cancelled: `ctx.abort` is all that it hears, also where nobody aborts the run."""
+    began, ended, reasons = threading.Event(), threading.Event(), list[str | None]()
+
+    @tool(replay="safe")
+    def poll(ctx: ToolContext) -> str:
+        """Poll until told to stop."""
+        began.set()
+        while not ctx.abort.aborted:
+            time.sleep(0.001)
+        reasons.append(ctx.abort.reason)
+        ended.set()
+        return "stopped"
+
+    run = agent_loop(
+        ["go"],
+        Context(tools=[poll]),
+        Config(model=ScriptedModel([[call("poll")], "done"]), eager_tools=eager, abort_grace=0.05),
+    )
+
+    async def consume() -> None:
+        async for _ in run:
+            pass
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(consume)
+        assert await anyio.to_thread.run_sync(began.wait, 20)
+        await run.aclose()
+    assert await anyio.to_thread.run_sync(ended.wait, 20)
+    assert reasons == ["the consumer has left"]
+
+
+async def test_g24_an_early_call_hears_of_it_while_its_reply_streams() -> None:
+    """With `eager_tools`, also before its start was told."""
+    began, ended = threading.Event(), threading.Event()
+
+    @tool(replay="safe")
+    def poll(ctx: ToolContext) -> str:
+        """Poll until told to stop."""
+        began.set()
+        while not ctx.abort.aborted:
+            time.sleep(0.001)
+        ended.set()
+        return "stopped"
+
+    config = Config(model=ScriptedModel([[call("poll"), STALL]]), eager_tools=True, abort_grace=0.05)
+    run = agent_loop(["go"], Context(tools=[poll]), config)
+
+    async def consume() -> None:
+        async for _ in run:
+            pass
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(consume)
+        assert await anyio.to_thread.run_sync(began.wait, 20)
+        await run.aclose()
+    assert await anyio.to_thread.run_sync(ended.wait, 20)
