@@ -1,0 +1,236 @@
+"""One call by hand: what stands before its run, in which order, and in which words it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentloop import (
+    ApprovalDecision,
+    ApprovalRequest,
+    Block,
+    Config,
+    Context,
+    HookAnswer,
+    Hooks,
+    ToolExecutionEnd,
+    ToolExecutionStart,
+    agent_loop,
+    tool,
+)
+from agentloop.grammar import check
+from agentloop.model import Finish
+from agentloop.testing import ScriptedModel, call, collect
+
+pytestmark = pytest.mark.anyio
+
+ran: list[str] = []
+
+
+@tool
+async def work(text: str = "") -> str:
+    """Work."""
+    ran.append(text)
+    return "ok"
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+
+
+async def played(*calls: Any, tools: Any = (work,), **changes: Any) -> list[Any]:
+    model = ScriptedModel([list(calls), "done"])
+    events = await collect(agent_loop(["go"], Context(tools=tools), Config(model=model, **changes)))
+    check(events)
+    return list(events)
+
+
+def ends(events: list[Any]) -> list[tuple[str | None, str, str]]:
+    """(error code, stop reason, text) of each call."""
+    return [(e.error_code, e.stop_reason, e.result.text) for e in events if isinstance(e, ToolExecutionEnd)]
+
+
+def order(events: list[Any]) -> list[str]:
+    """What was told of each call up to its start, as letters: request, decision, start."""
+    letters = {ApprovalRequest: "ask", ApprovalDecision: "say", ToolExecutionStart: "run"}
+    return [f"{letters[type(e)]} {e.tool_call_id}" for e in events if type(e) in letters]
+
+
+@pytest.mark.parametrize(
+    ("finish", "text"),
+    [
+        ("length",
+         "Not run: the reply was cut off by the output limit, so this call may be incomplete. Try a shorter one."),
+        ("refusal", "Not run: the reply was refused."),
+        ("content_filter", "Not run: the reply was stopped by a content filter."),
+    ],
+)  # fmt: skip
+async def test_calls_of_a_reply_that_must_not_run_say_why(finish: Any, text: str) -> None:
+    """Each is answered `cut_off`, `fatal`, in the words of its reply's end; nothing ran."""
+    events = await played(call("work", id="a"), call("work", id="b"), Finish(finish))
+    assert ends(events) == [("cut_off", "fatal", text)] * 2
+    assert ran == []
+
+
+async def test_an_unknown_tool_is_answered_with_those_there_are() -> None:
+    """By name, sorted; `none` where there is none."""
+
+    @tool
+    async def add() -> str:
+        """Add."""
+        return "ok"
+
+    unknown = ("unknown_tool", "fatal", "There is no tool named 'x'. Tools: add, work.")
+    assert ends(await played(call("x"), tools=(work, add))) == [unknown]
+    assert ends(await played(call("x"), tools=())) == [
+        ("unknown_tool", "fatal", "There is no tool named 'x'. Tools: none.")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "end", "text"),
+    [
+        (None, (None, "completed", "ok"), "sent"),
+        ({"text": "other"}, (None, "completed", "ok"), "other"),
+        (Block("not now"), ("blocked", "aborted", "not now"), None),
+        (Block(""), ("blocked", "aborted", "The call was blocked."), None),
+        (7, ("blocked", "aborted", "before_tool_call: expected None, a Block or a dict, got int"), None),
+    ],
+)
+async def test_what_before_tool_call_may_answer(
+    answer: Any, end: tuple[str | None, str, str], text: str | None
+) -> None:
+    """None lets it run, a dict are other arguments, a Block its reason; all else blocks it. What runs is asked about."""
+    events = await played(call("work", {"text": "sent"}), before_tool_call=lambda _: answer, approve=lambda _: "allow")
+    assert ends(events) == [end]
+    assert ran == ([] if text is None else [text])
+    assert len([e for e in events if isinstance(e, ApprovalRequest)]) == len(ran)
+
+
+@pytest.mark.parametrize("terminate", [True, False])
+async def test_a_block_may_end_the_run(terminate: bool) -> None:
+    """`Block.terminate` is that of a result."""
+    events = await played(call("work"), before_tool_call=lambda _: Block("no", terminate=terminate))
+    assert [e.result.terminate for e in events if isinstance(e, ToolExecutionEnd)] == [terminate]
+
+
+def raises(_: Any) -> Any:
+    raise ValueError("broken")
+
+
+@pytest.mark.parametrize(
+    ("approve", "decision", "end"),
+    [
+        (lambda _: "allow", "allow", (None, "completed", "ok")),
+        (lambda _: "deny", "deny", ("denied", "aborted", "Tool call denied by user.")),
+        (lambda _: "forbidden", "forbidden", ("forbidden", "aborted", "Tool call denied by policy.")),
+        (lambda _: "perhaps", "deny", ("denied", "aborted", "Tool call denied by user.")),
+        (lambda _: None, "deny", ("denied", "aborted", "Tool call denied by user.")),
+        (lambda _: ["allow"], "deny", ("denied", "aborted", "Tool call denied by user.")),
+        (raises, "deny", ("denied", "aborted", "Tool call denied by user.")),
+    ],
+)
+async def test_what_approve_may_answer(approve: Any, decision: str, end: tuple[str | None, str, str]) -> None:
+    """The three words; all else, and a failure, denies."""
+    events = await played(call("work"), approve=approve)
+    assert [e.decision for e in events if isinstance(e, ApprovalDecision)] == [decision]
+    assert ends(events) == [end]
+
+
+class Policy:
+    """An `approve` that says `answer` before anybody is asked, and allows what is asked."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def policy(self, invocation: Any) -> Any:
+        return self.answer(invocation) if callable(self.answer) else self.answer
+
+    def __call__(self, request: ApprovalRequest) -> str:
+        return "allow"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (None, ["ask a", "say a", "run a"]),
+        ("allow", ["say a", "run a"]),
+        ("deny", ["say a", "run a"]),
+        ("forbidden", ["say a", "run a"]),
+        ("perhaps", ["say a", "run a"]),
+        (7, ["say a", "run a"]),
+        (raises, ["say a", "run a"]),
+    ],
+)
+async def test_what_a_policy_may_answer(answer: Any, told: list[str]) -> None:
+    """None leaves the question open, the three words answer it; all else, and a failure, forbids."""
+    events = await played(call("work", id="a"), approve=Policy(answer))
+    assert order(events) == told
+    expected = {None: "allow", "allow": "allow", "deny": "deny"}.get(answer, "forbidden")
+    assert [e.decision for e in events if isinstance(e, ApprovalDecision)] == [expected]
+    assert bool(ran) is (expected == "allow")
+
+
+@pytest.mark.parametrize(
+    ("answers", "decision", "text"),
+    [
+        (["deny", "allow"], "deny", "Tool call denied by the one hook: because."),
+        ([None, "deny"], "deny", "Tool call denied by the two hook: because."),
+        (["allow", "deny"], "allow", "ok"),
+    ],
+)
+async def test_the_first_hook_that_decides_decides(answers: list[Any], decision: str, text: str) -> None:
+    """One that only says something decides nothing; the reason is that of the one that did."""
+    hooks = [
+        Hooks(name, pre_tool_use=lambda _, answer=answer: HookAnswer(answer, reason="because"))
+        for name, answer in zip(("one", "two"), answers, strict=True)
+    ]
+    events = await played(call("work", id="a"), hooks=hooks)
+    assert [e.decision for e in events if isinstance(e, ApprovalDecision)] == [decision]
+    assert ends(events)[0][2] == text
+
+
+async def test_a_denial_without_a_reason_says_so() -> None:
+    """The words name the hook."""
+    hooks = [Hooks("guard", pre_tool_use=lambda _: HookAnswer("deny"))]
+    events = await played(call("work"), hooks=hooks)
+    assert ends(events) == [("denied", "aborted", "Tool call denied by the guard hook: no reason given.")]
+
+
+@pytest.mark.parametrize(("asked", "count"), [(None, 0), (lambda _: "allow", 1)])
+async def test_a_hook_that_fails_denies_where_nobody_is_asked(asked: Any, count: int) -> None:
+    """Where somebody is, the question stays open."""
+    events = await played(call("work"), hooks=[Hooks("guard", pre_tool_use=raises)], approve=asked)
+    text = "ok" if asked else "Tool call denied: a hook that decides about it failed."
+    assert ends(events)[0][2] == text
+    assert len([e for e in events if isinstance(e, ApprovalRequest)]) == count
+
+
+@pytest.mark.parametrize(
+    ("approval_order", "told"),
+    [
+        ("one_at_a_time", ["ask a", "say a", "run a", "ask b", "say b", "run b"]),
+        ("all_at_once", ["ask a", "ask b", "say a", "run a", "say b", "run b"]),
+    ],
+)
+async def test_the_order_of_questions(approval_order: Any, told: list[str]) -> None:
+    """One at a time: a call's start is behind it before the next is asked about; else all are asked first."""
+    events = await played(
+        call("work", id="a"), call("work", id="b"), approve=lambda _: "allow", approval_order=approval_order
+    )
+    assert order(events) == told
+
+
+async def test_no_call_fails_without_a_word() -> None:
+    """An error result says what failed, or that it did not say."""
+
+    @tool
+    async def silent() -> str:
+        """Fail."""
+        raise ValueError
+
+    ((code, stop_reason, text),) = ends(await played(call("silent"), tools=(silent,)))
+    assert (code, stop_reason) == ("tool_error", "fatal")
+    assert "ValueError" in text
