@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentloop.convert import LegalHistory, MessageView, make_legal
+from agentloop.convert import LegalHistory, MessageView, convert_custom, make_legal
 from agentloop.errors import ModelError
 from agentloop.messages import Text, ToolCall, ToolResultMessage, assistant, user
 
@@ -117,6 +117,10 @@ def test_a_made_id_avoids_those_of_its_own_reply(caplog: pytest.LogCaptureFixtur
     history.append(assistant(call("a"), call("a"), call("a#2")))
     reply: Any = history.view()[1]
     assert [each.id for each in reply.content] == ["a", "a#3", "a#2"]
+    history = LegalHistory([GO, assistant(call("a")), result("a")])
+    history.append(assistant(call("a"), call("a#2")))
+    reply = history.view()[3]
+    assert [each.id for each in reply.content] == ["a#3", "a#2"]
     assert "messages[1]: the call id 'a' is taken or empty and became 'a#3'" in caplog.text
 
 
@@ -142,3 +146,10 @@ def test_a_blank_text_beside_others_is_left_out(blank: str) -> None:
     """Before and behind them, of the user and of the model."""
     for build in (user, assistant):
         assert make_legal([build("x", Text(blank)), build(Text(blank), "y")]) == (build("x"), build("y"))
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "tool_result"])
+def test_built_in_roles_are_not_mapped(role: str) -> None:
+    """The error names the role."""
+    with pytest.raises(TypeError, match=f"got the built-in role '{role}'"):
+        convert_custom({role: lambda message: None})

@@ -254,7 +254,7 @@ class Runner:
                 self._run(mutant, items)
             finally:
                 os._exit(70)
-        ended = _wait(child, seconds * 20)
+        ended = _wait(child, 15 + seconds * 3)
         return "timed out" if ended is None or ended < 0 else "survived" if ended == 0 else "killed"
 
     def _run(self, mutant: Mutant, items: Sequence[pytest.Item]) -> None:
