@@ -150,7 +150,7 @@ class _Reading:
         idle = core.config.idle_timeout
         self.stamp = core.clock.now()
         if idle is not None:
-            core.set_timer(self, self.stamp + idle)
+            core.timers.set(self, self.stamp + idle)
         job = core.spawn(lambda: self._stream(request), tag="a model's stream")
         silent = False
         try:
@@ -161,7 +161,7 @@ class _Reading:
             raise
         finally:
             if idle is not None:
-                core.clear_timer(self)
+                core.timers.clear(self)
         if not job.done:
             self.over = True
             await core.cancel_jobs((job,))
@@ -185,7 +185,7 @@ class _Reading:
     def _silent(self, idle: float) -> bool:
         """Whether nothing came for `idle` seconds while the provider was waited for."""
         core = self.core
-        if not core.expired(self):
+        if not core.timers.expired(self):
             return False
         now = core.clock.now()
         if self.paused or self.reads != self.seen:
@@ -193,7 +193,7 @@ class _Reading:
             self.stamp = max(self.stamp, now if self.paused or core.taker is None else self.stamp)
         if self.stamp + idle <= now:
             return True
-        core.set_timer(self, self.stamp + idle)
+        core.timers.set(self, self.stamp + idle)
         return False
 
     async def _stream(self, request: ModelRequest) -> None:

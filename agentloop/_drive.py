@@ -163,12 +163,12 @@ class Driver:
     async def _wait(self, step: steps.Wait) -> None:
         core = self.core
         core.waiting, core.skipped = True, False
-        core.set_timer("wait", core.clock.now() + step.milliseconds / 1000)
+        core.timers.set("wait", core.clock.now() + step.milliseconds / 1000)
         try:
-            await core.until(lambda: core.skipped or core.look() or core.expired("wait"))
+            await core.until(lambda: core.skipped or core.look() or core.timers.expired("wait"))
         finally:
             core.waiting = False
-            core.clear_timer("wait")
+            core.timers.clear("wait")
         stop = core.outcomes.stop
         if stop is None:
             core.outcomes.waited = True

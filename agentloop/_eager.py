@@ -175,7 +175,7 @@ class Ahead(Batch):
         if core.look():
             self.drop()
             return
-        if core.has_timers:
+        if core.timers:
             self._check_timers()
         if self.waiting and core.at_rest and not core.closing:
             self._pump()
@@ -238,7 +238,7 @@ class Ahead(Batch):
             call.stage = "ended"
             assert call.sink is not None and call.job is not None and call.tool is not None
             call.sink.closed = True
-            self.core.clear_timer(call)
+            self.core.timers.clear(call)
             if running and not call.job.done:
                 self.dropped.append(call)
                 call.sink.signal.abort(reason)
@@ -256,11 +256,11 @@ class Ahead(Batch):
         if not jobs:
             return
         key = object()
-        core.set_timer(key, core.clock.now() + core.config.abort_grace)
+        core.timers.set(key, core.clock.now() + core.config.abort_grace)
         try:
-            await core.until(lambda: all(job.done for job in jobs) or core.expired(key))
+            await core.until(lambda: all(job.done for job in jobs) or core.timers.expired(key))
         finally:
-            core.clear_timer(key)
+            core.timers.clear(key)
         for job in jobs:
             if not job.done:
                 core.host.cancel(job)  # a thread's job; a task's was cancelled before

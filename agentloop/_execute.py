@@ -275,7 +275,7 @@ class Batch:
             return
         if core.look():
             self._stop_all()
-        if core.has_timers:
+        if core.timers:
             self._check_timers()
         if self.ready:
             self._pump()
@@ -296,7 +296,7 @@ class Batch:
         core, config = self.core, self.core.config
         call.stage = "asked"
         if config.approval_timeout is not None:
-            core.set_timer(call, core.clock.now() + config.approval_timeout)
+            core.timers.set(call, core.clock.now() + config.approval_timeout)
         assert config.approve is not None
         self._callback(
             call, config.approve, (ApprovalRequest(call.call.id, call.call.name, call.text),), self._answered
@@ -322,7 +322,7 @@ class Batch:
     def _answered(self, call: Call, decision: Any, error: BaseException | None) -> None:
         if call.stage != "asked" or self.core.closing or self.core.look():  # too late: timed out, left or stopped
             return
-        self.core.clear_timer(call)
+        self.core.timers.clear(call)
         if error is not None:
             log.error("approve failed; the call is denied", exc_info=error)
             decision = "deny"
@@ -336,7 +336,7 @@ class Batch:
         call.sink = self._sink(call)
         call.timeout = tool.timeout if tool.timeout is not None else core.config.tool_timeout
         if call.timeout is not None:
-            core.set_timer(call, core.clock.now() + call.timeout)
+            core.timers.set(call, core.clock.now() + call.timeout)
         self._watch_steering()
         call.job = core.spawn(lambda: self._body(call), lambda job: self._over(call), f"tool {tool.name}")
 
@@ -416,8 +416,8 @@ class Batch:
         core, tool, job, sink = self.core, call.tool, call.job, call.sink
         assert tool is not None and job is not None and sink is not None
         call.cause = cause
-        core.clear_timer(call)
-        core.set_timer(call, core.clock.now() + core.config.abort_grace + sink.bound)
+        core.timers.clear(call)
+        core.timers.set(call, core.clock.now() + core.config.abort_grace + sink.bound)
         if not tool.takes_context and tool.kind != "sync":  # a thread cannot be cancelled, only waited for
             call.cancelled = True
             core.host.cancel(job)
@@ -426,12 +426,14 @@ class Batch:
     def _check_timers(self) -> None:
         for call in list(self.active):
             if call.stage == "asked" and self.core.config.approval_timeout is not None:
-                if self.core.expired(call):
-                    self.core.clear_timer(call)
+                if self.core.timers.expired(call):
+                    self.core.timers.clear(call)
                     assert call.job is not None
                     self.core.host.cancel(call.job)
                     self._decide(call, "deny", "Tool call denied: nobody answered in time.")
-            elif call.stage == "running" and (call.cause or call.timeout is not None) and self.core.expired(call):
+            elif (
+                call.stage == "running" and (call.cause or call.timeout is not None) and self.core.timers.expired(call)
+            ):
                 self._too_long(call)
 
     def _too_long(self, call: Call) -> None:
@@ -442,7 +444,7 @@ class Batch:
         elif not call.cancelled and tool.kind != "sync":
             call.cancelled = True
             core.host.cancel(job)
-            core.set_timer(call, core.clock.now() + core.config.abort_grace)
+            core.timers.set(call, core.clock.now() + core.config.abort_grace)
         else:
             assert call.sink is not None
             call.sink.closed = True
@@ -460,7 +462,7 @@ class Batch:
     def _returned(self, call: Call) -> None:
         """The tool's job is over: make its result, and have the hook look at it."""
         if call.stage == "running":
-            self.core.clear_timer(call)
+            self.core.timers.clear(call)
             self._settle(call, outcome_of(call, self.core.outcomes.stop, self.core.config.max_result_characters))
 
     def _settle(self, call: Call, outcome: Outcome) -> None:
@@ -511,7 +513,7 @@ class Batch:
             self.active.remove(call)
         if call in self.ready:
             self.ready.remove(call)
-        self.core.clear_timer(call)
+        self.core.timers.clear(call)
         result = outcome.result
         self.core.emit(
             ToolExecutionEnd(

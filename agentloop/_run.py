@@ -19,9 +19,10 @@ import anyio
 
 from agentloop._decide import Outcomes, Stop
 from agentloop._host import Host, Job, Waiter
+from agentloop._timers import Timers
 from agentloop._values import valid_text
 from agentloop.abort import AbortSignal
-from agentloop.config import Config, SystemClock
+from agentloop.config import Config
 from agentloop.context import Context
 from agentloop.convert import LegalHistory
 from agentloop.events import Event, MessageUpdate
@@ -78,12 +79,9 @@ class Core:
     """One run. The front calls `park`, `close`, reads `buffer`; the driver everything else. One thread, but for `ring_soon`."""
 
     __slots__ = (
-        "_alarm_at",
         "_bell",
-        "_cancel_alarm",
         "_end_waiters",
         "_rung",
-        "_timers",
         "_unsubscribe",
         "buffer",
         "checker",
@@ -109,6 +107,7 @@ class Core:
         "state",
         "system_prompt",
         "taker",
+        "timers",
         "tools",
         "tools_changed",
         "waiting",
@@ -156,9 +155,7 @@ class Core:
         self._bell: Waiter | None = None
         self._rung = False
         self._end_waiters: list[Waiter] = []
-        self._timers: dict[object, float] = {}
-        self._alarm_at: float | None = None
-        self._cancel_alarm: Callable[[], None] | None = None
+        self.timers = Timers(config.clock, host, self.ring, self._sleep)
         self._unsubscribe: Callable[[], None] | None = None
 
     # ------------------------------------------------------------ events out
@@ -386,79 +383,39 @@ class Core:
     async def _within_grace(self, jobs: Iterable[Job]) -> None:
         """Wait until the jobs are over, at most the grace."""
         key = object()
-        self.set_timer(key, self.clock.now() + self.config.abort_grace)
+        self.timers.set(key, self.clock.now() + self.config.abort_grace)
         try:
-            await self.until(lambda: all(job.done for job in jobs) or self.expired(key))
+            await self.until(lambda: all(job.done for job in jobs) or self.timers.expired(key))
         finally:
-            self.clear_timer(key)
+            self.timers.clear(key)
 
     def give_up(self, job: Job) -> None:
         """Stop waiting for a job that ignores its cancellation."""
         self.jobs.discard(job)
         log.warning("%s did not stop within its bound and is left to itself", job.tag or "a callback")
 
-    # ------------------------------------------------------------ time
-
-    def set_timer(self, key: object, at: float) -> None:
-        """Ring the bell when the clock reads `at`."""
-        self._timers[key] = at
-        if self._alarm_at is None or at < self._alarm_at:
-            self._arm()
-
-    def clear_timer(self, key: object) -> None:
-        """Forget a timer. The system's alarm stays: it finds out when it rings, which costs less than to set it anew."""
-        at = self._timers.pop(key, None)
-        if at is not None and at == self._alarm_at and type(self.clock) is not SystemClock:
-            self._arm()
-
-    @property
-    def has_timers(self) -> bool:
-        """Whether anything waits for its time."""
-        return bool(self._timers)
-
-    def expired(self, key: object) -> bool:
-        """Whether a timer's time has come."""
-        return self.clock.now() >= self._timers[key]
-
-    def _arm(self) -> None:
-        """Set the one alarm to the next timer; those whose time has come wait for whoever set them to look."""
-        if self._cancel_alarm is not None:
-            self._cancel_alarm()
-            self._cancel_alarm = None
-        self._alarm_at = None
-        if not self._timers:
-            return
-        now = self.clock.now()
-        self._alarm_at = at = min((at for at in self._timers.values() if at > now), default=None)
-        if at is None:
-            return
-        if type(self.clock) is SystemClock:
-            self._cancel_alarm = self.host.timer(at - now, self._alarm)
-            return
-        job = self.spawn(lambda: self.clock.sleep(at - now), self._slept, "the clock", effect=False)
-        self._cancel_alarm = lambda: self.host.cancel(job)
-
-    def _slept(self, job: Job) -> None:
-        if job.cancel_requested:
-            return
-        if job.error is None:
-            self._alarm()
-        else:
-            self.fail(job.error, "the clock")
-
-    def _alarm(self) -> None:
-        self._cancel_alarm = None
-        self._arm()
-        self.ring()
-
     # ------------------------------------------------------------ lifetime
+
+    def _sleep(self, seconds: float, over: Callable[[], None]) -> Callable[[], None]:
+        """Call back after a while on the caller's clock; the returned function cancels."""
+
+        def slept(job: Job) -> None:
+            if job.cancel_requested:
+                return
+            if job.error is None:
+                over()
+            else:
+                self.fail(job.error, "the clock")
+
+        job = self.spawn(lambda: self.clock.sleep(seconds), slept, "the clock", effect=False)
+        return lambda: self.host.cancel(job)
 
     def start(self, drive: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start the driver in the background."""
         config = self.config
         if config.deadline is not None:
             self.deadline = self.clock.now() + config.deadline
-            self.set_timer("deadline", self.deadline)
+            self.timers.set("deadline", self.deadline)
         if config.abort is not None:
             self._unsubscribe = config.abort.subscribe(self.ring_soon)
         self.host.start(lambda: self._main(drive), self._on_end)
@@ -474,8 +431,7 @@ class Core:
                 self.error = error
         finally:
             self.signal.abort("the run is over")
-            self._timers.clear()
-            self._arm()
+            self.timers.stop()
             if self.jobs:
                 with anyio.CancelScope(shield=True):
                     await self._join()

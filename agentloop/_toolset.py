@@ -161,9 +161,9 @@ class _Source:
             else:
                 self._send("close")
             key = object()
-            self.core.set_timer(key, self.core.clock.now() + self.core.bound)
-            await self.core.until(lambda: self.job.done or self.core.expired(key))
-            self.core.clear_timer(key)
+            self.core.timers.set(key, self.core.clock.now() + self.core.bound)
+            await self.core.until(lambda: self.job.done or self.core.timers.expired(key))
+            self.core.timers.clear(key)
             await self.core.cancel_jobs((self.job,))
 
     def _send(self, what: str) -> None:

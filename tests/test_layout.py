@@ -21,7 +21,7 @@ LAYERS: dict[str, str] = {
     "contracts": "model tools context convert config partial _legal _shape _scalars _shapes _types _signature _docstring"
     " _rawschema _results _problems _jsontext",
     "host": "_host",
-    "driver": "loop _decide _drive _run _ask _eager _execute _outcome _hooks _toolset _sink _assemble",
+    "driver": "loop _decide _drive _run _ask _eager _execute _outcome _hooks _toolset _timers _sink _assemble",
     "shells": "view _screen compaction agent _agent_input _agent_queues _agent_reader _agent_state _agent_thread"
     " approval _conditions _patterns _rules _policy_text _questions _until_waiting",
     "sessions": "session subagent _session_run _session_queues _conversation _prompts _door",
