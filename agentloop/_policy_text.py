@@ -113,9 +113,9 @@ class _Reader:
         names = table.get("tools", "*")
         if not isinstance(names, str):
             names = [self.text(name, f"{path}.tools[{n}]") for n, name in enumerate(self.array(names, f"{path}.tools"))]
-        conditions = {key: self.conditions(table.get(key, ()), f"{path}.{key}") for key in ("where", "unless")}
+        where, unless = [self.conditions(table.get(key, ()), f"{path}.{key}") for key in ("where", "unless")]
         reason = self.text(table["reason"], f"{path}.reason") if "reason" in table else None
-        return self.made(path, lambda: Rule(table["verdict"], names, reason=reason, **conditions))  # type: ignore[no-any-return]
+        return self.made(path, lambda: Rule(table["verdict"], names, where, unless, reason))  # type: ignore[no-any-return]
 
     def conditions(self, value: Any, path: str) -> list[Condition]:
         """The conditions of a rule."""

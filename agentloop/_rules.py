@@ -38,7 +38,7 @@ def checked_word(value: Any, where: str = "verdict") -> Word:
     """The value, if it is a verdict's word. Raises `ValueError`."""
     if not isinstance(value, str) or value not in WORDS:
         raise ValueError(f"{where}: expected one of {', '.join(WORDS)}, got {value!r}")
-    return value  # type: ignore[return-value]
+    return value
 
 
 def _names(tools: str | Iterable[str]) -> tuple[str, ...]:
