@@ -17,7 +17,8 @@ from agentloop.omni.records import Record
 def open_file(path: str) -> TraceReader:
     """A reader for a file that exists. Raises `UsageError` for one that is none."""
     if not Path(path).is_file():
-        raise UsageError(f"{path}: expected a file of records, got {'a folder' if Path(path).is_dir() else 'nothing'}")
+        got = "got a folder" if Path(path).is_dir() else "found none of that name"
+        raise UsageError(f"{path}: expected a file of records, {got} (a session's are TRACES/DAY/ID_001.jsonl, …)")
     return read(path)
 
 

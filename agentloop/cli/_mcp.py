@@ -41,10 +41,14 @@ def add_mcp_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="COMMAND|URL",
-        help="offer the tools of an MCP server: a command that starts it, in quotes, or its address",
+        help="offer the tools of an MCP server, named SERVER__TOOL: a command that starts it, in quotes, or its address",
     )
     parser.add_argument(
-        "--mcp-config", action="append", default=[], metavar="FILE", help="the same for a JSON file with mcpServers"
+        "--mcp-config",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="the same for a JSON file with mcpServers, which also names them",
     )
 
 
@@ -54,7 +58,9 @@ def mcp_source(words: Sequence[str], files: Sequence[str]) -> ToolSource | None:
     for file in files:
         try:
             servers += read_mcp_config(file)
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise UsageError(f"--mcp-config: expected a JSON file, got {file} ({error.strerror})") from None
+        except ValueError as error:
             raise UsageError(f"--mcp-config: {error}") from None
     for word in words:
         servers.append(_server(word, {server.name for server in servers}))

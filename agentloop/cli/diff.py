@@ -25,8 +25,8 @@ _COMPARE_AT_MOST = 3_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `agentloop diff`."""
-    parser.add_argument("first", metavar="A")
-    parser.add_argument("second", metavar="B")
+    parser.add_argument("first", metavar="A", help="a trace or a stream, as for `agentloop replay`")
+    parser.add_argument("second", metavar="B", help="the one that it is held against")
     parser.add_argument("--ids", action="store_true", help="compare the ids of calls and nested runs as well")
 
 

@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "prompt",
         nargs="*",
+        default=[],  # without it argparse calls a missing FILE|ID a missing PROMPT as well
         metavar="PROMPT",
         help="what to ask next; - reads it from standard input; without, show only",
     )

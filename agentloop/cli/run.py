@@ -77,7 +77,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, model: str | None = "offl
         action="append",
         default=[],
         metavar="MODULE:NAME",
-        help="offer a tool, a function or several of them",
+        help="offer a tool, a function or a list of them; MODULE may be a FILE.py",
     )
     parser.add_argument("--no-default-tools", action="store_true", help="do not offer the example tools")
     add_mcp_arguments(parser)
@@ -209,14 +209,20 @@ def _compaction(tokens: int | None) -> Summarize | None:
 
 
 def _at_least_one(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected a number from 1, got {text}")
     return number
 
 
 def _seconds(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
     if not 0 < number < 1e9:
         raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
     return number

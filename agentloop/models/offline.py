@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import anyio
@@ -112,12 +112,16 @@ def decide(request: ModelRequest) -> Reply:
     able = [wish for wish in wishes if wish.tool in offered]
     parts = [_outcome(call, result) for call, result in task.answered if not (measured and _is_list(call, result))]
     for name in sorted({wish.tool for wish in wishes} - offered):
-        parts.append(f"That takes the tool `{name}`, which this run does not offer.")
+        parts.append(f"That takes the tool `{name}`, which this run does not offer. {_offer(offered)}")
     if not able:
         return Reply("" if parts else "No rule of mine fits this.", "\n".join(parts) or HELP)
     first = 1 + sum(len(message.tool_calls) for message in request.messages if isinstance(message, AssistantMessage))
     calls = tuple([ToolCall(f"call_{n}", wish.tool, wish.arguments) for n, wish in enumerate(able, first)])
     return Reply(_reason(calls, first == 1), "\n".join(parts), calls)
+
+
+def _offer(names: Collection[str]) -> str:
+    return f"It offers {', '.join(sorted(names))}." if names else "It offers none."
 
 
 def _reason(calls: Sequence[ToolCall], introduce: bool) -> str:

@@ -114,17 +114,25 @@ def test_wrong_words_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         ["--max-turns", "0"],
         ["--max-turns", "x"],
         ["--deadline", "0"],
+        ["--deadline", "soon"],
         ["--prices", "1"],
         ["--prices", "1,x"],
         ["--prices", "nan,1"],
     ],
 )
 def test_wrong_numbers(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Numbers out of range are refused by the parser."""
+    """Numbers out of range, and what is no number, are refused by the parser, which says what it expected."""
     with pytest.raises(SystemExit) as caught:
         main(["run", "hi", *words])
     assert caught.value.code == 2
-    assert words[0] in capsys.readouterr().err
+    assert f"argument {words[0]}: expected " in capsys.readouterr().err
+
+
+def test_resume_without_a_session(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only what is required is asked for: a prompt is not."""
+    with pytest.raises(SystemExit):
+        main(["resume"])
+    assert capsys.readouterr().err.endswith("the following arguments are required: FILE|ID\n")
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

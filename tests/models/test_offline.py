@@ -165,11 +165,12 @@ def test_an_empty_listing_is_told() -> None:
 
 
 def test_tools_that_are_not_offered() -> None:
-    """A wish for a tool that the run does not offer is named, and the others are still called."""
+    """A wish for a tool that the run does not offer is named with what there is, and the others are still called."""
     reply = decide(request(user("what is 1+1 and what time is it?"), tools=("current_time",)))
-    assert reply.text == "That takes the tool `calculate`, which this run does not offer."
+    assert reply.text == "That takes the tool `calculate`, which this run does not offer. It offers current_time."
     assert [call.name for call in reply.calls] == ["current_time"]
-    assert decide(request(user("1+1"), tools=())).calls == ()
+    bare = decide(request(user("1+1"), tools=()))
+    assert (bare.calls, bare.text.endswith("It offers none.")) == ((), True)
 
 
 def test_a_message_in_between_is_answered_too() -> None:
