@@ -226,13 +226,8 @@ class Agent:
         this thread waits. An interrupt from the keyboard aborts the run, waits for its end, and is raised.
         """
         self._check_idle()
-        try:
-            anyio.lowlevel.current_token()
-        except RuntimeError:
-            return anyio.run(self.prompt, content, backend=backend)
-        return in_a_thread(
-            partial(anyio.run, self.prompt, content, backend=backend), partial(self.abort, "interrupted")
-        )
+        run = partial(anyio.run, self.prompt, content, backend=backend)
+        return in_a_thread(run, partial(self.abort, "interrupted")) if _in_event_loop() else run()
 
     def abort(self, reason: str | None = None) -> bool:
         """Stop the run; False if none goes on. Waits for nothing; from any thread. What is queued stays queued."""
@@ -455,6 +450,15 @@ def _is_uncommitted(messages: tuple[AgentMessage, ...]) -> bool:
         if not isinstance(message, ToolResultMessage):
             return isinstance(message, AssistantMessage) and message.stop_reason != "completed"
     return False
+
+
+def _in_event_loop() -> bool:
+    """Whether this thread has an event loop that runs. Asked apart, so that what a run raises has no context of ours."""
+    try:
+        anyio.lowlevel.current_token()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _is_foreign(error: BaseException) -> bool:

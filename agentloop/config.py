@@ -183,6 +183,13 @@ def _retry(retry: Retry | None) -> Retry:
     return Retry(waits=()) if retry is None else retry
 
 
+def _a_model(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Said at once: a name in the model's place would else be a failed request, asked again for a minute."""
+    if not callable(value):
+        hint = f"; agentloop.models.registry.resolve({value!r}) gives one" if isinstance(value, str) else ""
+        raise TypeError(f"Config.model: expected a callable that takes a ModelRequest, got {value!r}{hint}")
+
+
 def _positive(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     if value is not None and value < 1:
         raise ValueError(f"Config.{attribute.name}: expected a number from 1, or None, got {value!r}")
@@ -208,7 +215,7 @@ class Config:
     The kernel never changes a config; one may serve many runs at once.
     """
 
-    model: Model
+    model: Model = attrs.field(validator=_a_model)
 
     convert_to_llm: Callable[[Sequence[AgentMessage]], MaybeAwaitable[Sequence[AgentMessage]]] | None = None
     """History to what the model may see; once an attempt, on a copy. Default: custom messages are dropped."""

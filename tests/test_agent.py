@@ -110,6 +110,15 @@ async def test_what_cannot_be_said(content: Any, place: str) -> None:
     assert (await agent.prompt("go")).stop_reason == "completed"
 
 
+@pytest.mark.parametrize(
+    ("model", "words"), [("openai:gpt", "resolve\\('openai:gpt'\\) gives one"), (None, "got None")]
+)
+async def test_what_is_no_model_is_refused_at_once(model: Any, words: str) -> None:
+    """A name or nothing in the model's place is no failed request that is asked again."""
+    with pytest.raises(TypeError, match=f"Config.model: expected a callable.*{words}"):
+        Agent(model)
+
+
 async def test_a_second_prompt_is_an_error_that_names_steer() -> None:
     """One run at a time; the run that goes on is not hurt."""
     agent = Agent(ScriptedModel(["yes"]))

@@ -484,6 +484,14 @@ def test_run_sync_without_a_loop(backend: str) -> None:
     assert texts(agent.messages) == ["go", "", "worked", "done", "on", "s", "more"]
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_what_run_sync_raises_has_no_context_of_ours(backend: str) -> None:
+    """That there was no event loop is no part of the story of what went wrong later."""
+    with pytest.raises(TypeError) as caught:
+        Agent(ScriptedModel([])).run_sync(7, backend=backend)  # type: ignore[arg-type]
+    assert not isinstance(caught.value.__context__, RuntimeError)
+
+
 SCRIPT = """
 import os, signal, sys, threading, time
 import anyio
