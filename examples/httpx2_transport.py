@@ -1,4 +1,7 @@
-"""A model adapter over plain `httpx2`: an OpenAI-compatible stream, with its errors, and closed however it is left."""
+"""A model adapter over plain `httpx2`: an OpenAI-compatible stream, with its errors, and closed however it is left.
+
+Needs the package `httpx2`.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,7 @@
-"""Tools of an MCP server: here a small one in this very file, started as a process of its own."""
+"""Tools of an MCP server: here a small one in this very file, started as a process of its own.
+
+Needs the extra `mcp`.
+"""
 
 import asyncio
 import sys
