@@ -90,7 +90,7 @@ class Reader:
         if not isinstance(chunk, Mapping):
             raise _malformed("an object", chunk)
         choices = chunk.get("choices")
-        if chunk.get("error") or chunk.get("object") == "error" or (choices is None and "message" in chunk):
+        if chunk.get("error") or chunk.get("object") == "error" or (choices is None and _refuses(chunk)):
             raise payload_error(chunk)
         self._out = []
         for choice in _list(choices, "choices"):
@@ -375,6 +375,12 @@ def read_usage(usage: Any) -> Usage | None:
     beyond = _number(usage.get("total_tokens")) - prompt - completion
     output = completion + max(beyond, reasoning if reasoning > completion else 0, 0)
     return Usage(min(cached, prompt), prompt - min(cached, prompt), output)
+
+
+def _refuses(chunk: Mapping[str, Any]) -> bool:
+    """Whether a chunk without choices tells of an error: in words, or by a number beside them that is not zero."""
+    status = chunk.get("base_resp")
+    return "message" in chunk or bool(isinstance(status, Mapping) and status.get("status_code"))
 
 
 def _number(value: Any) -> int:

@@ -70,7 +70,7 @@ _CREDENTIAL_WORDS = re.compile(
     r"(?:(?:is|are|was) (?:not valid|invalid|missing|incorrect|expired|required|not provided)"
     r"|not valid|not found|has expired|expired|invalid)"
     r"|(?:api[ _-]?key|credentials?|(?:access|bearer) token)\b[^.]{0,30}\b(?:leaked|revoked|disabled)"
-    r"|unregistered callers|authorization header is (?:badly|malformed)"
+    r"|unregistered callers|login fail|authorization header is (?:badly|malformed)"
     r"|invalid user ?name or password|authentication fails|not authenticated|(?:didn't|did not) provide an api key"
     r"|could not (?:resolve|validate) (?:the )?(?:authentication|credentials)",
     re.IGNORECASE,
@@ -262,11 +262,11 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
             queue.extend((entry, depth + 1) for entry in inside if isinstance(entry, dict | list))
 
 
-_NESTED = ("error", "errors", "innererror", "details", "metadata", "detail", "response")
+_NESTED = ("error", "errors", "innererror", "details", "metadata", "detail", "response", "base_resp")
 
 
 def _message(entry: Mapping[str, Any]) -> str:
-    for key in ("message", "msg", "error_description", "error", "detail", "raw"):
+    for key in ("message", "msg", "error_description", "error", "detail", "raw", "status_msg"):
         text = entry.get(key)
         if isinstance(text, str) and text.strip():
             return text.strip()

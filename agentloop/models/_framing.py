@@ -117,14 +117,18 @@ _FIELDS = frozenset({b"data", b"event", b"id", b"retry"})
 
 
 class SseReader:
-    """Server-sent events to the data of each. The marker `[DONE]` is no event.
+    """Server-sent events to the data of each, while `name` is its name. The marker `[DONE]` is no event.
 
     Lines that the grammar does not know are kept aside: Gemini ends a stream that fails with a plain JSON error, and
     proxies with a page of HTML. They come at the end, if they look like one of the two.
     """
 
     def __init__(self) -> None:
+        self.name = b""
+        self.marked = False
+        """Whether the marker came."""
         self._line = _Buffer()
+        self._named = b""
         self._data: list[bytes] = []
         self._data_size = 0
         self._stray: list[bytes] = []
@@ -161,6 +165,8 @@ class SseReader:
             if self._data_size > MAX_EVENT:
                 raise ValueError(f"expected events of at most {MAX_EVENT} bytes, got a longer one")
             self._data.append(value.removeprefix(b" "))
+        elif field == b"event":
+            self._named = value.removeprefix(b" ")
         elif field and field not in _FIELDS and self._stray_size < MAX_PARSED:
             self._stray_size += len(line)
             self._stray.append(line)
@@ -169,7 +175,10 @@ class SseReader:
         data = b"\n".join(self._data)
         self._data.clear()
         self._data_size = 0
-        if data.strip(_BLANKS) not in (b"", b"[DONE]"):
+        self.name, self._named = self._named, b""
+        bare = data.strip(_BLANKS)
+        self.marked = self.marked or bare == b"[DONE]"
+        if bare not in (b"", b"[DONE]"):
             yield data
 
 

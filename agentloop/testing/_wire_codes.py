@@ -23,7 +23,7 @@ _SIGNS = {
     "auth": r"(?:invalid|incorrect|missing|expired|wrong|no)[ _-](?:\w+ )?"
     r"(?:api[ _-]?key|authentication|credential|(?:access|bearer) token)"
     r"|(?:api[ _-]?key|credentials?)[ _](?:\w+ )?(?:is |was |has )?(?:not |in)?(?:valid|found|expired|missing)"
-    r"|(?:api[ _-]?key)[^.]{1,40}(?:invalid|leaked|revoked)|unregistered callers|authorization header is badly"
+    r"|(?:api[ _-]?key)[^.]{1,40}(?:invalid|leaked|revoked)|unregistered callers|login fail|authorization header is badly"
     r"|authentication_error|authentication fails|unauthenticated|not authenticated|validate credentials",
     "context_too_long": r"context_length|context[_ ](?:window|size)|maximum context|context length|prompt[ _]is too long"
     r"|too_many_prompt_tokens|too large for|request_too_large|exceeds the maximum number of tokens|token count"

@@ -344,6 +344,15 @@ def test_errors_inside_a_stream(chunk: Any) -> None:
     assert caught.value.code == "rejected"
 
 
+def test_a_number_beside_words_tells_of_an_error() -> None:
+    """Where choices are missing, a number beside words that is not zero is an error; zero says that all went well."""
+    with pytest.raises(ModelError) as caught:
+        Reader().read({"choices": None, "base_resp": {"status_code": 1004, "status_msg": "login fail: no key"}})
+    assert (caught.value.code, caught.value.message) == ("auth", "login fail: no key")
+    fine = {"base_resp": {"status_code": 0, "status_msg": ""}}
+    assert read(choice({"content": "a"}) | fine, {"choices": None} | fine, STOP) == [TextChunk("a", 1), Finish("stop")]
+
+
 @pytest.mark.parametrize(
     "chunk",
     [
