@@ -101,6 +101,8 @@ def _value(call: Call, value: Any) -> Outcome:
     assert sink is not None
     result = sink.merge(as_result(value))
     is_error = result.is_error or call.cause == "timeout"
+    if result.is_error is not is_error:
+        result = attrs.evolve(result, is_error=is_error)
     if not _says_something(result):
         text = (
             (_timeout_text(call) if call.cause == "timeout" else "The tool failed without saying why.")
@@ -109,8 +111,6 @@ def _value(call: Call, value: Any) -> Outcome:
         )
         said = result.content if sink.streamed else ()  # what is there is blank; what was streamed stays
         result = attrs.evolve(result, content=(*said, Text(sink.note(text))))
-    if result.is_error is not is_error:
-        result = attrs.evolve(result, is_error=is_error)
     if call.cause in ("abort", "deadline"):
         return Outcome(result, "aborted", "aborted")
     if call.cause == "timeout":

@@ -1,0 +1,242 @@
+"""How a call ends: the code, the stop reason and the words of each way that a tool may stop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import anyio
+import pytest
+
+from agentloop import AbortSignal, Config, Context, ToolContext, ToolExecutionEnd, ToolResult, agent_loop, tool
+from agentloop.grammar import check
+from agentloop.messages import InlineData, Text
+from agentloop.testing import ScriptedModel, VirtualClock, call, collect
+
+pytestmark = pytest.mark.anyio
+
+SILENT = "The tool failed without saying why."
+STREAMED = "so far"
+
+
+async def ended(work: Any, *, after: Any = None, **changes: Any) -> ToolExecutionEnd:
+    """The end of one call of this tool."""
+    model = ScriptedModel([[call("work")], "done"])
+    config = Config(model=model, clock=VirtualClock(), after_tool_call=after, **changes)
+    events = await collect(agent_loop(["go"], Context(tools=[work]), config))
+    check(events, outputs_kept=after is None)
+    (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    return end
+
+
+def said(end: ToolExecutionEnd) -> tuple[str | None, str, bool, str]:
+    return end.error_code, end.stop_reason, end.is_error, end.result.text
+
+
+def returning(value: Any, **options: Any) -> Any:
+    @tool(name="work", description="Work.", **options)
+    async def work(ctx: ToolContext) -> Any:
+        return value
+
+    return work
+
+
+def told_to_stop(answer: Any, *, stream: bool = False, **options: Any) -> Any:
+    """A tool that works until it is told to stop, then returns `answer`, or raises it."""
+
+    @tool(name="work", description="Work.", **options)
+    async def work(ctx: ToolContext) -> Any:
+        if stream:
+            await ctx.output(STREAMED)
+        await ctx.abort.wait()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    return work
+
+
+def deaf(*, stream: bool = False, **options: Any) -> Any:
+    """A tool that does not look whether it is told to stop, but can be cancelled."""
+
+    @tool(name="work", description="Work.", **options)
+    async def work(ctx: ToolContext) -> str:
+        if stream:
+            await ctx.output(STREAMED)
+        await anyio.sleep(math.inf)
+        return "never"
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("value", "outcome"),
+    [
+        ("ok", (None, "completed", False, "ok")),
+        ("", (None, "completed", False, "[no output]")),
+        (" ", (None, "completed", False, " ")),
+        (None, (None, "completed", False, "[no output]")),
+        (ToolResult("bad", is_error=True), ("tool_error", "fatal", True, "bad")),
+        (ToolResult("", is_error=True), ("tool_error", "fatal", True, SILENT)),
+        (ToolResult("\n", is_error=True), ("tool_error", "fatal", True, SILENT)),
+    ],
+)
+async def test_a_value_that_came_in_time(value: Any, outcome: Any) -> None:
+    """It is kept; nothing is `[no output]`, an error that is blank says that it did not say why."""
+    assert said(await ended(returning(value))) == outcome
+
+
+async def test_what_a_tool_raises_is_its_error() -> None:
+    """`tool_error`, `fatal`, in the error's words."""
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        raise ValueError("broken")
+
+    assert said(await ended(work)) == ("tool_error", "fatal", True, "broken")
+
+
+async def test_a_tool_that_is_cancelled_from_inside_failed() -> None:
+    """A cancellation that nobody asked for is an error of the tool."""
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        raise anyio.get_cancelled_exc_class()
+
+    if _on_trio():
+        pytest.skip("trio's cancellation cannot be raised by hand")
+    assert said(await ended(work)) == ("tool_error", "fatal", True, "the tool was cancelled from inside")
+
+
+def _on_trio() -> bool:
+    return anyio.get_cancelled_exc_class().__module__.startswith("trio")
+
+
+@pytest.mark.parametrize(
+    ("work", "text"),
+    [
+        (told_to_stop("half", timeout=5), "half"),
+        (told_to_stop(ToolResult("half", is_error=True), timeout=5), "half"),
+        (told_to_stop("", timeout=5), "The tool timed out after 5 s."),
+        (told_to_stop(" ", timeout=2.5), "The tool timed out after 2.5 s."),
+        (told_to_stop("", stream=True, timeout=5), STREAMED),
+        (told_to_stop(ValueError("broken"), timeout=5), "The tool timed out after 5 s.\nbroken"),
+        (
+            told_to_stop(ValueError("broken"), stream=True, timeout=5),
+            f"{STREAMED}\nThe tool timed out after 5 s.\nbroken",
+        ),
+        (deaf(timeout=5), "The tool timed out after 5 s."),
+        (deaf(stream=True, timeout=5), f"{STREAMED}\nThe tool timed out after 5 s."),
+    ],
+)
+async def test_a_tool_over_its_time(work: Any, text: str) -> None:
+    """What it says in time is the content of a `tool_timeout` error; else the words say how long it had."""
+    assert said(await ended(work)) == ("tool_timeout", "fatal", True, text)
+
+
+async def stopped(work: Any, reason: str | None, by: str) -> ToolExecutionEnd:
+    """The end of one call that an abort or the deadline stops."""
+    clock, signal = VirtualClock(), AbortSignal()
+    deadline = 5.0 if by == "deadline" else None
+    config = Config(model=ScriptedModel([[call("work")]]), clock=clock, abort=signal, deadline=deadline)
+    events: list[Any] = []
+    async with anyio.create_task_group() as group:
+
+        async def abort() -> None:
+            await clock.sleep(3)
+            signal.abort(reason)
+
+        if by == "abort":
+            group.start_soon(abort)
+        events += await collect(agent_loop(["go"], Context(tools=[work]), config))
+    check(events, outputs_kept=True)
+    (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    return end
+
+
+@pytest.mark.parametrize("by", ["abort", "deadline"])
+@pytest.mark.parametrize(
+    ("answer", "is_error", "text"),
+    [
+        ("half", False, "half"),
+        ("", False, "[no output]"),
+        (ToolResult("half", is_error=True), True, "half"),
+        (ToolResult("", is_error=True), True, SILENT),
+        (ValueError("broken"), True, "broken"),
+    ],
+)
+async def test_what_a_stopped_tool_says_in_time(answer: Any, is_error: bool, text: str, by: str) -> None:
+    """It is kept as it was returned, `is_error` too; the call is `aborted`."""
+    assert said(await stopped(told_to_stop(answer), "enough", by)) == ("aborted", "aborted", is_error, text)
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"), [("enough", "The tool was aborted: enough"), (None, "The tool was aborted.")]
+)
+async def test_a_stopped_tool_that_is_cancelled(reason: str | None, text: str) -> None:
+    """The words give the reason of the abort, if there is one, behind what was streamed."""
+    assert said(await stopped(deaf(), reason, "abort")) == ("aborted", "aborted", True, text)
+    assert said(await stopped(deaf(stream=True), reason, "abort")) == (
+        "aborted",
+        "aborted",
+        True,
+        f"{STREAMED}\n{text}",
+    )
+
+
+@pytest.mark.parametrize(("by", "stop_reason"), [("abort", "aborted"), ("timeout", "fatal")])
+async def test_a_tool_that_does_not_stop(by: str, stop_reason: str) -> None:
+    """It is left to itself; nobody knows what it does, and the call ends as what stopped it."""
+    release = anyio.Event()
+
+    @tool(timeout=5 if by == "timeout" else None)
+    async def work(ctx: ToolContext) -> str:
+        """Work."""
+        with anyio.CancelScope(shield=True):
+            while not release.is_set():
+                try:
+                    await release.wait()
+                except anyio.get_cancelled_exc_class():
+                    continue
+        return "late"
+
+    try:
+        end = await (stopped(work, None, "abort") if by == "abort" else ended(work))
+    finally:
+        release.set()
+    text = "The tool did not stop when it was told to; its outcome is unknown."
+    assert said(end) == ("not_stopped", stop_reason, True, text)
+
+
+@pytest.mark.parametrize(
+    ("value", "answer", "outcome"),
+    [
+        ("ok", None, (None, "completed", False, "ok")),
+        ("ok", ToolResult("other"), (None, "completed", False, "other")),
+        ("ok", ToolResult(""), (None, "completed", False, "[no output]")),
+        ("ok", ToolResult("bad", is_error=True), ("tool_error", "fatal", True, "bad")),
+        ("ok", ToolResult(" ", is_error=True), ("tool_error", "fatal", True, SILENT)),
+        (ToolResult("bad", is_error=True), ToolResult("fine"), (None, "completed", False, "fine")),
+        (ToolResult("bad", is_error=True), ToolResult("worse", is_error=True), ("tool_error", "fatal", True, "worse")),
+    ],
+)
+async def test_what_after_tool_call_makes_of_it(value: Any, answer: Any, outcome: Any) -> None:
+    """Its content and `is_error` are the result's; the code follows."""
+    assert said(await ended(returning(value), after=lambda invocation, result: answer)) == outcome
+
+
+async def test_after_tool_call_keeps_the_code_of_an_error() -> None:
+    """A time-out stays one."""
+    end = await ended(told_to_stop("half", timeout=5), after=lambda invocation, result: ToolResult("x", is_error=True))
+    assert said(end) == ("tool_timeout", "fatal", True, "x")
+
+
+async def test_a_blank_block_beside_another_says_something() -> None:
+    """Text that is empty is nothing; any other block is something."""
+    data = InlineData("QUJD", "text/plain")
+    end = await ended(returning(ToolResult((data,), is_error=True)))
+    assert end.result.content == (data,)
+    end = await ended(returning(ToolResult((Text(""), Text("x")))))
+    assert end.result.text == "x"
