@@ -10,7 +10,7 @@ import pytest
 
 from agentloop.convert import LegalHistory, MessageView, convert_custom, make_legal
 from agentloop.errors import ModelError
-from agentloop.messages import Text, ToolCall, ToolResultMessage, assistant, user
+from agentloop.messages import CustomMessage, Text, ToolCall, ToolResultMessage, assistant, user
 
 GO = user("go")
 
@@ -153,3 +153,26 @@ def test_built_in_roles_are_not_mapped(role: str) -> None:
     """The error names the role."""
     with pytest.raises(TypeError, match=f"got the built-in role '{role}'"):
         convert_custom({role: lambda message: None})
+
+
+def test_ids_of_appended_replies_are_taken() -> None:
+    """Of those that are shown, of those that are not, and those that were made."""
+    history = LegalHistory([GO])
+    history.extend([assistant(call("x"), call("x")), assistant(call("z"), stop_reason="aborted")])
+    assert history.call_ids == {"x", "x#2", "z"}
+
+
+class Remark(CustomMessage):
+    role = "remark of the legal form"
+
+
+def test_custom_messages_stay_left_out_when_an_id_builds_the_history_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Those that it began with and those that came; the role is logged."""
+    caplog.set_level("INFO")
+    history = LegalHistory([Remark(), *MADE, Remark()])
+    assert "custom messages of the role 'remark of the legal form' are not sent" in caplog.text
+    history.append(assistant(call("a#2")))
+    history.append(result("a#2", "3"))
+    shown: Any = history.view()
+    assert [type(message).__name__ for message in shown if isinstance(message, Remark)] == []
+    assert [message.tool_call_id for message in shown if isinstance(message, ToolResultMessage)] == ["a", "a#3", "a#2"]
