@@ -295,6 +295,12 @@ def test_drop_thinking_keeps_untouched_replies_as_they_are() -> None:
         drop_thinking(-1)
 
 
+def test_drop_thinking_leaves_the_turn_that_goes_on_alone_by_default() -> None:
+    """Providers want its thinking back; that of the turn before goes."""
+    before, now = assistant(THINKING, "1"), assistant(THINKING, call("x"))
+    assert drop_thinking()([A, before, B, now]) == (A, assistant("1"), B, now)
+
+
 def test_map_role_by_role_and_by_class() -> None:
     """By role only that role; by class its subclasses too; a text, several messages, nothing."""
     history = [A, Notice("one"), Loud("two")]

@@ -26,7 +26,7 @@ from agentloop.events import (
     ToolExecutionStart,
     ToolExecutionUpdate,
 )
-from agentloop.grammar import Checker
+from agentloop.grammar import VALUE_RULES, Checker, check
 from agentloop.messages import Text, ToolCall, ToolResult
 from tests.test_grammar import ASKED, CALLED, CHILD, FIRST, SHORT, SQUEEZED, broken_rule, fed, spell
 
@@ -142,3 +142,30 @@ def refused(events: Sequence[Event]) -> str:
 def test_a_refusal_says_what_is_open(events: list[Event], words: str) -> None:
     """The calls that miss their results and no others; the block that is open, or that none is."""
     assert words in refused(events)
+
+
+def test_the_checks_are_strict_unless_they_are_told_otherwise() -> None:
+    """Values are checked, and nothing that only a trace leaves out is let pass, by `Checker` and by `check`."""
+    empty_reply = spell(ASKED + "reply< reply>")
+    with pytest.raises(GrammarError, match="reply-content"):
+        fed_by_default(empty_reply)
+    with pytest.raises(GrammarError, match="run-end"):
+        check(spell("agent< compact< in< in> tools ask<1 usage ask>1 compact>"), values=False)
+    wrong_value = spell("agent< " + TURN + "agent>")
+    check(wrong_value, values=False)
+    with pytest.raises(GrammarError) as caught:
+        check(wrong_value)
+    assert caught.value.rule in VALUE_RULES
+
+
+def fed_by_default(events: Sequence[Event]) -> None:
+    checker = Checker()
+    for event in events:
+        checker.feed(event)
+
+
+def test_the_end_of_a_stream_is_the_place_behind_its_last_event() -> None:
+    """Counted from 0, as all places are."""
+    with pytest.raises(GrammarError) as caught:
+        check(spell(FIRST), values=False)
+    assert (caught.value.rule, caught.value.position) == ("run-end", 2)
