@@ -29,9 +29,12 @@ from agentloop import (
     AbortSignal,
     AgentEnd,
     AgentMessage,
+    AgentStart,
     ApprovalDecision,
     ApprovalRequest,
     ChildEvent,
+    CompactionBegin,
+    CompactionEnd,
     CompactionState,
     Event,
     MessageEnd,
@@ -96,6 +99,7 @@ class SessionWorld:
         self.clock = VirtualClock(autojump_threshold=None)
         self.due: Any = None
         self.torn = False
+        self.compacting = False
         self.current = "a"
         self.streams: list[_Stream] = []
         self.calls: dict[int, _Handover] = {}
@@ -241,6 +245,8 @@ class SessionWorld:
             for checker in self._checkers:
                 checker.feed(event)
         match event:
+            case CompactionBegin() | CompactionEnd() | AgentStart() if not child:
+                self.compacting = isinstance(event, CompactionBegin)
             case ChildEvent():
                 self.watch(event.event, child=True)
             case MessageStart(message=UserMessage() as message) if not child and message.text != INSTRUCTIONS:
@@ -268,9 +274,8 @@ class SessionWorld:
         async def model(request: ModelRequest) -> AsyncIterator[Any]:
             self._effects += 1
             told = told_in(request.messages)
-            last = request.messages[-1]
             self.look(name, request, told)
-            stream = _Stream(isinstance(last, UserMessage) and last.text == INSTRUCTIONS, told, name == "child")
+            stream = _Stream(self.compacting and name != "child", told, name == "child")
             self.streams.append(stream)
             try:
                 while (item := await stream.take()) is not None:
