@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import attrs
 
@@ -277,6 +277,15 @@ class ToolResultMessage:
         return text_of(self.content)
 
 
+class _NoText:
+    """The empty text of a message that has no field `text`; a subclass's field, attribute or property takes its place."""
+
+    def __get__(self, message: object, owner: type) -> str:
+        if message is None:
+            raise AttributeError("text")  # else a dataclass would take it for the default of its own field
+        return ""
+
+
 class CustomMessage:
     """Base of an application's own messages: shown and stored like any other, seen by the model only if the
     application's `convert_to_llm` says how.
@@ -291,6 +300,14 @@ class CustomMessage:
 
     __slots__ = ()
     role: ClassVar[str]
+    if TYPE_CHECKING:
+
+        @property
+        def text(self) -> str:
+            """The text that it shows; empty unless the application's class says."""
+            ...
+    else:
+        text = _NoText()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -12,7 +12,18 @@ from typing import Any
 import anyio
 import httpx2
 
-from agentloop import AgentEnd, Config, Context, ModelError, Usage, agent_loop, code_for_status, tool
+from agentloop import (
+    AgentEnd,
+    AssistantMessage,
+    Config,
+    Context,
+    ModelError,
+    ToolResultMessage,
+    Usage,
+    agent_loop,
+    code_for_status,
+    tool,
+)
 from agentloop.model import Finish, ModelChunk, ModelRequest, TextChunk, ToolCallChunk, UsageChunk
 from agentloop.testing.wire import Play, WireServer
 
@@ -67,17 +78,19 @@ def chunks(event: dict[str, Any]) -> list[ModelChunk]:
 
 
 def messages(request: ModelRequest) -> list[dict[str, Any]]:
-    sent = [{"role": "system", "content": request.system_prompt}] if request.system_prompt else []
+    sent: list[dict[str, Any]] = []
+    if request.system_prompt:
+        sent.append({"role": "system", "content": request.system_prompt})
     for each in request.messages:
-        match each.role:
-            case "tool_result":
+        match each:
+            case ToolResultMessage():
                 sent.append({"role": "tool", "tool_call_id": each.tool_call_id, "content": each.text})
-            case "assistant" if each.tool_calls:
+            case AssistantMessage() if each.tool_calls:
                 calls = [{"id": call.id, "type": "function", "function": {
                     "name": call.name, "arguments": call.arguments}} for call in each.tool_calls]  # fmt: skip
                 sent.append({"role": "assistant", "content": each.text, "tool_calls": calls})
-            case role:
-                sent.append({"role": role, "content": each.text})
+            case _:
+                sent.append({"role": each.role, "content": each.text})
     return sent
 
 

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from agentloop import ChildEvent, Config, Context, TokenUsage, ToolExecutionEnd, agent_loop
+from agentloop import ChildEvent, Config, Context, TokenUsage, Tool, ToolExecutionEnd, agent_loop
 from agentloop.messages import Usage
 from agentloop.model import UsageChunk
 from agentloop.subagent import subagent
 from agentloop.testing import ScriptedModel, call
 
 
-def agent(name: str, answer: str):
+def agent(name: str, answer: str) -> Tool:
     """An agent that answers with a fixed text."""
     model = ScriptedModel([[answer, UsageChunk(Usage(0, 40, 10))]])
     return subagent(name, "Looks one thing up.", model, max_running=2, make_session_id=lambda: f"session-{name}")
@@ -27,7 +27,7 @@ async def main() -> None:
             case ChildEvent(origin=origin):
                 origins.add(origin)
             case ToolExecutionEnd(tool_name=name, result=result):
-                print(f"{name}: {result.content[0].text}")
+                print(f"{name}: {result.text}")
             case TokenUsage(session=session):
                 print("tokens so far, children included:", session.total)
     print(sorted(origins))

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import ClassVar
+
+import attrs
 import pytest
 
-from agentloop.messages import ToolCall
+from agentloop.messages import (
+    AgentMessage,
+    CustomMessage,
+    OpaqueMessage,
+    ToolCall,
+    ToolResultMessage,
+    assistant,
+    user,
+)
 
 
 def parsed(arguments: str) -> object:
@@ -43,3 +55,36 @@ def test_arguments_that_are_no_object_say_so(arguments: str, words: str) -> None
     """The error says what was expected and what came."""
     with pytest.raises(ValueError, match=words):
         parsed(arguments)
+
+
+@attrs.frozen
+class Notice(CustomMessage):
+    role: ClassVar[str] = "notice"
+    text: str
+
+
+@dataclasses.dataclass
+class Card(CustomMessage):
+    role: ClassVar[str] = "card"
+    text: str
+    title: str = ""
+
+
+class Mark(CustomMessage):
+    role = "mark"
+
+
+def test_every_message_has_a_text() -> None:
+    """A history can be read without asking which message is whose: an application's own says what it likes, or nothing."""
+    history: list[AgentMessage] = [
+        user("a"),
+        assistant("b"),
+        ToolResultMessage("c", "f", ("d",)),
+        Notice("e"),
+        Card("f"),
+    ]
+    assert [message.text for message in [*history, Mark(), OpaqueMessage("seen", {"text": "no"})]] == [
+        "a", "b", "d", "e", "f", "", "",
+    ]  # fmt: skip
+    with pytest.raises(TypeError):
+        Card()  # type: ignore[call-arg]  # its text has no default
