@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -107,6 +108,24 @@ async def test_what_before_tool_call_may_answer(
     assert ends(events) == [end]
     assert ran == ([] if text is None else [text])
     assert len([e for e in events if isinstance(e, ApprovalRequest)]) == len(ran)
+    shown = [json.loads(e.arguments) for e in events if isinstance(e, ToolExecutionStart)]
+    assert shown == [{"text": text or "sent"}]
+
+
+async def test_each_callback_has_arguments_of_its_own() -> None:
+    """What one does to them is seen neither by the next nor by the tool; calls are told by id, name and tool."""
+    told: list[Any] = []
+
+    def look(invocation: Any) -> None:
+        told.append((invocation.id, invocation.name, dict(invocation.arguments), invocation.tool.name))
+        invocation.arguments["text"] = "changed"
+
+    hooks = [Hooks("guard", pre_tool_use=look)]
+    events = await played(call("work", {"text": "sent"}, id="a"), before_tool_call=look, hooks=hooks)
+    assert told[0] == ("a", "work", {"text": "sent"}, "work")
+    assert len(told) == 2
+    assert ends(events) == [(None, "completed", "ok")]
+    assert ran == ["sent"]
 
 
 @pytest.mark.parametrize("terminate", [True, False])
