@@ -18,7 +18,7 @@ SAYS = {
     "custom_transport": "You said: good morning",
     "hooks": "tests: continue (not tested)",
     "first_run": "[shout: HELLO]",
-    "httpx2_transport": 125"It is 5.",
+    "httpx2_transport": "It is 5.",
     "mcp_tools": "shop__price: 2.5",
     "record_and_resume": "['user: My colour is blue.', 'assistant: Noted: blue.']",
     "records_and_guards": "came through: ('parent', 'child')",
@@ -29,7 +29,7 @@ SAYS = {
     "steering_and_abort": "steered by: In French, please.",
 }
 
-NEEDS = {"httpx2_transport": 125"httpx2", "mcp_tools": "mcp"}
+NEEDS = {"httpx2_transport": "httpx2", "mcp_tools": "mcp"}
 """The package that an example needs beside the core."""
 LONGEST = {"httpx2_transport": 125}
 """Lines of an example that shows a whole thing: an adapter and the provider it talks to."""
