@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from agentloop import AbortSignal, Config, Context, ToolContext, ToolExecutionEnd, ToolResult, agent_loop, tool
+from agentloop.errors import GrammarError
 from agentloop.grammar import check
 from agentloop.messages import InlineData, Text
 from agentloop.testing import ScriptedModel, VirtualClock, call, collect
@@ -240,3 +241,40 @@ async def test_a_blank_block_beside_another_says_something() -> None:
     assert end.result.content == (data,)
     end = await ended(returning(ToolResult((Text(""), Text("x")))))
     assert end.result.text == "x"
+
+
+async def test_a_tool_that_a_new_message_interrupts() -> None:
+    """It is cancelled after its grace, behind what it streamed, and the words say why."""
+    steered = anyio.Event()
+
+    @tool(interruptible=True)
+    async def work(ctx: ToolContext) -> str:
+        """Work."""
+        steered.set()
+        await anyio.sleep(math.inf)
+        return "never"
+
+    assert said(await ended(work, wait_for_steering=steered.wait)) == (
+        "aborted",
+        "aborted",
+        True,
+        "Stopped waiting: a new message from the user is there.",
+    )
+
+
+async def test_an_output_that_a_callback_replaced_is_legal_unless_it_cannot_be() -> None:
+    """Only who knows that no `after_tool_call` replaces contents can hold the streamed output against the result."""
+
+    @tool
+    async def work(ctx: ToolContext) -> str:
+        """Work."""
+        await ctx.output(STREAMED)
+        return STREAMED
+
+    config = Config(
+        model=ScriptedModel([[call("work")], "done"]), after_tool_call=lambda _, result: ToolResult("other")
+    )
+    events = await collect(agent_loop(["go"], Context(tools=[work]), config))
+    check(events)
+    with pytest.raises(GrammarError):
+        check(events, outputs_kept=True)
