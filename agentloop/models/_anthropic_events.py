@@ -87,7 +87,7 @@ class EventReader:
 
     def __init__(self, names: Mapping[str, str] | None = None) -> None:
         self._names = names or {}
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int | None, _Open] = {}
         self._count = 0
         self._message: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
@@ -110,7 +110,11 @@ class EventReader:
         message = event["message"]
         self._message = {key: value for key, value in message.items() if key in _KEPT and value is not None}
         self._usage = dict(message.get("usage") or {})
-        return (UsageChunk(_usage(self._usage)),)
+        chunks: list[ModelChunk] = [UsageChunk(_usage(self._usage))]
+        for block in message.get("content") or ():  # a reply that goes on may begin with blocks, and be whole with them
+            chunks += self._block_start({"index": None, "content_block": block})
+            chunks += self._block_stop({"index": None})
+        return chunks
 
     def _message_delta(self, event: JsonObject) -> Iterable[ModelChunk]:
         delta = {**event, **(event.get("delta") or {})}
@@ -217,7 +221,7 @@ def answer_events(answer: JsonObject) -> Iterator[JsonObject]:
     object: an error, then, under a status that says nothing of one."""
     if answer.get("type") != "message":
         raise payload_error(answer)
-    yield {"type": "message_start", "message": {**answer, "stop_reason": None}}
+    yield {"type": "message_start", "message": {**answer, "content": [], "stop_reason": None}}
     for index, block in enumerate(answer.get("content") or ()):
         yield {"type": "content_block_start", "index": index, "content_block": block}
         yield {"type": "content_block_stop", "index": index}

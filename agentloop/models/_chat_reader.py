@@ -308,7 +308,8 @@ class _Calls:
         if known_id and own_id and own_id != known_id and name:  # an index used again, with an id and a name of its own
             index = None
         if index is None:
-            index = self.new_index()
+            # arguments alone begin no call: some count them otherwise than their calls
+            index = self.new_index() if own_id or name or self._last is None else self._last
             if isinstance(key, int | str):
                 self._by_key[key] = index
         if own_id:

@@ -219,6 +219,22 @@ def test_a_call_opens_at_once_and_streams_its_arguments() -> None:
     assert chunks[-1].reason == "tool_use"
 
 
+def test_a_reply_may_begin_with_blocks() -> None:
+    """A reply that goes on where code waited for a call has its blocks in its first event, and may end with it."""
+    first = start()
+    ran = {"type": "code_execution_tool_result", "tool_use_id": "s", "content": {"stdout": "1"}}
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}, "caller": {"type": "code", "tool_id": "s"}}
+    first["message"] |= {"content": [ran, call], "stop_reason": "tool_use"}
+    told = ToolCall("t", "f", '{"a":1}', {"caller": call["caller"]})
+    *blocks, end = read(first)
+    assert blocks == [BlockChunk(Text("", ran)), BlockChunk(told)]
+    assert end.reason == "tool_use"
+    assert read(first, opened(0, type="text", text=""), piece(0, "text_delta", text="a"), stop(0))[2:-1] == [
+        TextChunk("a", 2),
+        BlockEnd(2),
+    ]
+
+
 def test_an_input_that_came_with_the_start_counts_only_without_fragments() -> None:
     """A call made by the provider's code has its input in the start event; fragments override it."""
     whole = opened(0, type="tool_use", id="toolu_1", name="roll", input={"who": "ä", "n": 2})

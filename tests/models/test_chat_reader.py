@@ -192,6 +192,19 @@ def test_which_call_a_piece_belongs_to() -> None:
     assert calls_of(call(None, "", "f", ""), call(None, "", None, "{}")) == [(None, "f", "{}")]
 
 
+def test_arguments_alone_begin_no_call() -> None:
+    """Some count the arguments otherwise than the calls: without id and name a piece goes on with the last call."""
+    assert calls_of(call(1, "a", "f", ""), call(0, None, None, "1"), call(0, None, None, "2")) == [("a", "f", "12")]
+    assert calls_of(call(0, "a", "f", "1"), call(0, "b", "g", ""), call(1, None, None, "2")) == [
+        ("a", "f", "1"),
+        ("b", "g", "2"),
+    ]
+    assert calls_of(call(1, "a", "f", ""), call(0, None, None, "1"), call(0, "b", "g", "2")) == [
+        ("a", "f", "1"),
+        ("b", "g", "2"),
+    ]
+
+
 def test_arguments_as_an_object() -> None:
     """Arguments that come as JSON, not as text, become its text."""
     assert calls_of(call(0, "a", "f", {"x": "ä"})) == [("a", "f", '{"x":"ä"}')]

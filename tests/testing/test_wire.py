@@ -368,6 +368,23 @@ def test_parts_that_expectations_pass_over() -> None:
     assert compared({"fileData": {}}) and compared({"thoughtSignature": "S"})
 
 
+def test_what_did_not_come_in_pieces_has_no_number_of_them() -> None:
+    """Arguments that came whole at a call's end may be told in any number of pieces."""
+    expected = copy.deepcopy(EXPECTED)
+    expected["blocks"][2] |= {"deltas": 0, "nonempty_deltas": 0}
+    assert stream_differences("openai_chat", expected, outcome()) == []
+
+
+def test_blocks_of_a_first_event() -> None:
+    """Where the only stop reason stood in a stream's first event, blocks may have stood there too."""
+    expected = EXPECTED | {"blocks": EXPECTED["blocks"][1:], "stop_reason": "tool_use", "stop_reasons_sent": []}
+    expected["usage"] = {"input_tokens": 3, "output_tokens": 4}
+    reply = outcome()
+    assert stream_differences("anthropic_messages", expected, reply) == []
+    assert stream_differences("anthropic_messages", expected | {"stop_reasons_sent": [{"value": "tool_use"}]}, reply)
+    assert stream_differences("anthropic_messages", expected | {"blocks": EXPECTED["blocks"][:2]}, reply)
+
+
 def test_arguments_that_were_no_text() -> None:
     """Arguments sent as an object have no text of their own to compare; sent as text in place of an object, that text."""
     call = {"type": "tool_call", "id": "c", "name": "f", "arguments": '{"a": 1}', "arguments_json": {"a": 1}}
