@@ -141,3 +141,32 @@ async def test_a_run_says_where_it_is() -> None:
     run = agent_loop(["go"], Context(), Config(model=ScriptedModel(["done"])))
     await run.aclose()
     assert repr(run) == "<Run closed>"
+
+
+async def test_no_messages_ask_from_the_context_as_it_stands() -> None:
+    """An empty list is no error where the context has messages."""
+    model = ScriptedModel(["done"])
+    check(await collect(agent_loop([], Context(messages=[GO]), Config(model=model))))
+    assert list(model.requests[0].messages) == [GO]
+
+
+async def test_nothing_is_sent_into_a_run() -> None:
+    """It is stepped like an async generator, but takes no values; what is thrown into it comes out and ends it."""
+    run = agent_loop(["go"], Context(), Config(model=ScriptedModel(["done"])))
+    with pytest.raises(TypeError):
+        await run.asend(1)  # type: ignore[arg-type]
+    assert await run.asend(None) is not None
+    with pytest.raises(KeyError):
+        await run.athrow(KeyError("thrown"))
+    assert repr(run) == "<Run closed, 1 turns>"
+    with pytest.raises(StopAsyncIteration):
+        await anext(run)
+
+
+async def test_there_is_no_wait_to_skip_where_none_goes_on() -> None:
+    """Neither before the first step, nor in a turn, nor at the end."""
+    run = agent_loop(["go"], Context(), Config(model=ScriptedModel(["done"])))
+    assert run.skip_wait() is False
+    async for _ in run:
+        assert run.skip_wait() is False
+    assert run.skip_wait() is False
