@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from agentloop import (
@@ -22,7 +24,7 @@ from agentloop import (
 )
 from agentloop.grammar import check
 from agentloop.model import Finish
-from agentloop.testing import ScriptedModel, call, collect
+from agentloop.testing import ScriptedModel, VirtualClock, call, collect
 
 pytestmark = pytest.mark.anyio
 
@@ -240,6 +242,48 @@ async def test_the_order_of_questions(approval_order: Any, told: list[str]) -> N
         call("work", id="a"), call("work", id="b"), approve=lambda _: "allow", approval_order=approval_order
     )
     assert order(events) == told
+
+
+async def test_the_order_of_questions_that_take_their_time() -> None:
+    """One at a time: while an answer is awaited nothing of the next call begins."""
+
+    async def approve(request: ApprovalRequest) -> str:
+        await anyio.lowlevel.checkpoint()
+        return "allow"
+
+    told = order(await played(call("work", id="a"), call("work", id="b"), approve=approve))
+    assert told == ["ask a", "say a", "run a", "ask b", "say b", "run b"]
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("plain", "alone"), ["run 0", "end 0", "run 1", "end 1"]),
+        (("alone", "plain"), ["run 0", "end 0", "run 1", "end 1"]),
+        (("plain", "plain"), ["run 0", "run 1", "end 0", "end 1"]),
+        (("plain", "alone", "plain"), ["run 0", "end 0", "run 1", "end 1", "run 2", "end 2"]),
+    ],
+)
+async def test_an_exclusive_call_runs_alone_wherever_it_stands(names: tuple[str, ...], told: list[str]) -> None:
+    """It waits for the calls before it, and those behind it wait for it."""
+    clock = VirtualClock()
+
+    @tool
+    async def plain(number: int) -> str:
+        """Work beside others."""
+        await clock.sleep(number + 1)
+        return "ok"
+
+    @tool(exclusive=True)
+    async def alone(number: int) -> str:
+        """Work alone."""
+        await clock.sleep(number + 1)
+        return "ok"
+
+    calls = [call(name, {"number": number}, id=str(number)) for number, name in enumerate(names)]
+    events = await played(*calls, tools=(plain, alone), clock=clock)
+    kinds = {ToolExecutionStart: "run", ToolExecutionEnd: "end"}
+    assert [f"{kinds[type(e)]} {e.tool_call_id}" for e in events if type(e) in kinds] == told
 
 
 async def test_no_call_fails_without_a_word() -> None:
