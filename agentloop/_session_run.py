@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import anyio
 
 from agentloop._conversation import Conversation
+from agentloop._stepped import Stepped
 from agentloop.events import AgentEnd, Event
 from agentloop.omni.codec import Encoder, StreamFilter
 from agentloop.omni.recorder import Recording
@@ -56,30 +56,11 @@ class OneMoment:
         self._now = None
 
 
-class _Steps(AsyncGenerator[T, None], Generic[T]):
+class _Steps(Stepped[T]):
     """What every hand-written async generator has alike."""
 
     def __aiter__(self) -> AsyncGenerator[T, None]:
         return self
-
-    async def asend(self, value: None) -> T:
-        """The same as `__anext__`; nothing can be sent in."""
-        if value is not None:
-            raise TypeError("nothing can be sent into a run")
-        return await self.__anext__()
-
-    async def athrow(
-        self,
-        typ: type[BaseException] | BaseException,
-        val: BaseException | object = None,
-        tb: TracebackType | None = None,
-        /,
-    ) -> T:
-        """End the run, then raise the given exception."""
-        await self.aclose()
-        if isinstance(typ, BaseException):
-            raise typ
-        raise typ() if val is None else typ(val)
 
 
 class SessionRun(_Steps[Event]):

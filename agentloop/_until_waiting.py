@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
-from types import TracebackType
+from collections.abc import AsyncIterable, Iterable
 from typing import Literal
 
+from agentloop._stepped import Stepped
 from agentloop.events import (
     ApprovalDecision,
     ApprovalRequest,
@@ -19,7 +19,7 @@ from agentloop.events import (
 from agentloop.messages import AssistantMessage, ToolCall, ToolResultMessage
 
 
-class UntilWaiting(AsyncGenerator[Event, None]):
+class UntilWaiting(Stepped[Event]):
     """The events of a run up to where it waits for a person and for nothing else; then it is left. Made by `until_waiting`."""
 
     def __init__(self, events: AsyncIterable[Event], order: str, calls: Iterable[str]) -> None:
@@ -49,25 +49,6 @@ class UntilWaiting(AsyncGenerator[Event, None]):
         close = getattr(self._events, "aclose", None)
         if close is not None:
             await close()
-
-    async def asend(self, value: None) -> Event:
-        """The same as `__anext__`; nothing can be sent in."""
-        if value is not None:
-            raise TypeError("nothing can be sent into a run")
-        return await self.__anext__()
-
-    async def athrow(
-        self,
-        typ: type[BaseException] | BaseException,
-        val: BaseException | object = None,
-        tb: TracebackType | None = None,
-        /,
-    ) -> Event:
-        """Leave the run, then raise the given exception."""
-        await self.aclose()
-        if isinstance(typ, BaseException):
-            raise typ
-        raise typ() if val is None else typ(val)
 
     def keep_alive(self) -> None:
         """As `Run.keep_alive`: `running` may take this over."""

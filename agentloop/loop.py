@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, TypeVar
 
 from agentloop._decide import Outcomes
 from agentloop._drive import Driver
 from agentloop._host import make_host
 from agentloop._run import Core
+from agentloop._stepped import Stepped
 from agentloop.config import Config
 from agentloop.context import Context, agent_messages
 from agentloop.events import Event
@@ -85,7 +85,7 @@ async def running(events: R) -> AsyncIterator[R]:
         await events.aclose()
 
 
-class Run(AsyncGenerator[Event, None]):
+class Run(Stepped[Event]):
     """A run: an async iterator of its events. Made by `agent_loop`, `agent_loop_continue`, `compact`.
 
     One step at a time; a step that is cancelled ends the run cleanly (inside `running(…)` it does not).
@@ -182,25 +182,6 @@ class Run(AsyncGenerator[Event, None]):
         if core is not None and core.error is not None:
             error, core.error = core.error, None
             raise error
-
-    async def asend(self, value: None) -> Event:
-        """The same as `__anext__`; nothing can be sent in."""
-        if value is not None:
-            raise TypeError("nothing can be sent into a run")
-        return await self.__anext__()
-
-    async def athrow(
-        self,
-        typ: type[BaseException] | BaseException,
-        val: BaseException | object = None,
-        tb: TracebackType | None = None,
-        /,
-    ) -> Event:
-        """End the run, then raise the given exception."""
-        await self.aclose()
-        if isinstance(typ, BaseException):
-            raise typ
-        raise typ() if val is None else typ(val)
 
     def skip_wait(self) -> bool:
         """End a retry's wait now; False when none is going on. May be called from any thread."""

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
+from agentloop._stepped import Stepped
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context
@@ -299,7 +300,7 @@ def _closing_bound(config: Config, tools: Iterable[Tool], levels: int) -> float:
 # ---------------------------------------------------------------- what the call gives back
 
 
-class _Heard(AsyncGenerator[Event, None]):
+class _Heard(Stepped[Event]):
     """The child's events as they pass, with its end and its last words kept."""
 
     def __init__(self, events: AsyncGenerator[Event, None]) -> None:
@@ -327,12 +328,6 @@ class _Heard(AsyncGenerator[Event, None]):
 
     async def aclose(self) -> None:
         await self._events.aclose()
-
-    async def asend(self, value: None) -> Event:
-        return await self.__anext__()
-
-    async def athrow(self, typ: Any, val: Any = None, tb: Any = None, /) -> Event:
-        return await self._events.athrow(typ, val, tb)
 
 
 def _result(heard: _Heard, session_id: str, failed: str | None) -> ToolResult:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from inspect import isawaitable
-from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
 
+from agentloop._stepped import Stepped
 from agentloop.errors import TraceWriteError
 from agentloop.events import (
     ChildEvent,
@@ -78,7 +78,7 @@ def record(
     return Recording(events, trace, policy, write_timeout, redact, clock)
 
 
-class Recording(AsyncGenerator[Event, None]):
+class Recording(Stepped[Event]):
     """An async iterator of the events that it has recorded. Made by `record`; one step at a time."""
 
     def __init__(
@@ -229,25 +229,6 @@ class Recording(AsyncGenerator[Event, None]):
         nothing."""
         if not self._closed:
             await self._close()
-
-    async def asend(self, value: None) -> Event:
-        """The same as `__anext__`; nothing can be sent in."""
-        if value is not None:
-            raise TypeError("nothing can be sent into a recording")
-        return await self.__anext__()
-
-    async def athrow(
-        self,
-        typ: type[BaseException] | BaseException,
-        val: BaseException | object = None,
-        tb: TracebackType | None = None,
-        /,
-    ) -> Event:
-        """Close the run, then raise the given exception."""
-        await self.aclose()
-        if isinstance(typ, BaseException):
-            raise typ
-        raise typ() if val is None else typ(val)
 
     def skip_wait(self) -> bool:
         """End a retry's wait of the wrapped run now; False when none is going on (or it is no run)."""

@@ -1,0 +1,34 @@
+"""What is stepped by hand: the parts of an async generator's interface that are the same for every run and its wrappers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from types import TracebackType
+from typing import Generic, TypeVar
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Stepped(AsyncGenerator[T_co, None], Generic[T_co]):
+    """An async iterator with the rest of an async generator's methods. A subclass has `__anext__` and `aclose`."""
+
+    __slots__ = ()
+
+    async def asend(self, value: None) -> T_co:
+        """The same as `__anext__`; nothing can be sent in."""
+        if value is not None:
+            raise TypeError(f"expected None, got {type(value).__name__}: nothing can be sent in")
+        return await self.__anext__()
+
+    async def athrow(
+        self,
+        typ: type[BaseException] | BaseException,
+        val: BaseException | object = None,
+        tb: TracebackType | None = None,
+        /,
+    ) -> T_co:
+        """Close it, then raise the given exception."""
+        await self.aclose()
+        if isinstance(typ, BaseException):
+            raise typ
+        raise typ() if val is None else typ(val)
