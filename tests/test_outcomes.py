@@ -278,3 +278,28 @@ async def test_an_output_that_a_callback_replaced_is_legal_unless_it_cannot_be()
     check(events)
     with pytest.raises(GrammarError):
         check(events, outputs_kept=True)
+
+
+async def test_half_a_pair_before_a_note_becomes_the_replacement() -> None:
+    """The kernel's own words stand behind all that was streamed."""
+
+    @tool(timeout=5)
+    async def work(ctx: ToolContext) -> str:
+        """Work."""
+        await ctx.output("a\ud83d")
+        await anyio.sleep(math.inf)
+        return "never"
+
+    assert (await ended(work)).result.text == "a\ufffd\nThe tool timed out after 5 s."
+
+
+async def test_a_blank_output_is_told_to_be_none() -> None:
+    """What was streamed stays; the words come as a last delta."""
+
+    @tool
+    async def work(ctx: ToolContext) -> ToolResult:
+        """Work."""
+        await ctx.output("\n")
+        return ToolResult("\n", is_error=True)
+
+    assert (await ended(work)).result.text.endswith(SILENT)

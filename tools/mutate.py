@@ -355,10 +355,10 @@ def _wait(child: int, seconds: float) -> int | None:
         if ended:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.005)
-    for stop in (lambda: os.killpg(child, signal.SIGKILL), lambda: os.kill(child, signal.SIGKILL)):
+    for kill in (os.killpg, os.kill):
         try:
-            stop()
-        except ProcessLookupError:
+            kill(child, signal.SIGKILL)
+        except ProcessLookupError:  # it has no group of its own yet, or is gone
             continue
     os.waitpid(child, 0)
     return None
@@ -397,7 +397,7 @@ def main() -> int:
     arguments = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *options.tests]
     if options.alone is not None:
         alone = _Alone(".".join(options.module.with_suffix("").parts), options.alone)
-        sys.meta_path.insert(0, alone)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, alone)
         return int(pytest.main(arguments, plugins=[alone]))
     with os.fdopen(os.dup(1), "w") as out:
         return int(pytest.main(arguments, plugins=[Runner(options, out)]))
