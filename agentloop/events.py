@@ -239,8 +239,9 @@ class Partial:
             self._open.append((delta, None))
             self._slots.append(delta.block)  # type: ignore[union-attr]
         else:
-            self._open[-1] = (self._open[-1][0], self.text)
+            self._open[-1] = (self._open[-1][0], self._ended_text(delta.block))  # type: ignore[union-attr]
             self._pieces = None
+            self._chunks.clear()
             complete = kind is not ToolCallEnd or delta.stop_reason == "completed"  # type: ignore[union-attr]
             self._slots.append(delta.block if complete else None)  # type: ignore[union-attr]
         return MessageUpdate(delta, (self, len(self._slots), -1))
@@ -254,6 +255,18 @@ class Partial:
         """The text of the open block so far; empty when none is open."""
         return "" if self._pieces is None else "".join([*self._chunks, *self._pieces])
 
+    def _ended_text(self, block: ContentBlock) -> str:
+        """The text of the block that ends: the block's own if its pieces say the same, since a copy may be large."""
+        text = _text_of(block)
+        if len(text) == self._length:
+            at = 0
+            for piece in (*self._chunks, *(self._pieces or ())):
+                if not text.startswith(piece, at):
+                    return self.text
+                at += len(piece)
+            return text
+        return self.text
+
     def message(self) -> AssistantMessage:
         """The message as it stands now."""
         return self._at(len(self._slots), -1 if self._pieces is None else self._length)
@@ -264,6 +277,12 @@ class Partial:
             start, text = self._open[ended]
             blocks.append(_block_so_far(start, (self.text if text is None else text)[:length]))
         return attrs.evolve(self.header, content=tuple(blocks))
+
+
+def _text_of(block: ContentBlock) -> str:
+    if isinstance(block, ToolCall):
+        return block.arguments
+    return block.thinking if isinstance(block, Thinking) else getattr(block, "text", "")
 
 
 def _block_so_far(start: Any, text: str) -> ContentBlock:

@@ -22,6 +22,9 @@ from agentloop import (
     Context,
     MessageUpdate,
     TextDelta,
+    TextEnd,
+    ThinkingEnd,
+    ToolCallEnd,
     ToolContext,
     ToolExecutionEnd,
     ToolExecutionStart,
@@ -31,7 +34,7 @@ from agentloop import (
     tool,
 )
 from agentloop.messages import ToolResultMessage
-from agentloop.model import Finish, ToolCallChunk
+from agentloop.model import Finish, TextChunk, ThinkingChunk, ToolCallChunk
 from agentloop.testing import VirtualClock
 
 pytestmark = pytest.mark.anyio
@@ -175,6 +178,29 @@ async def test_a_reply_of_many_deltas() -> None:
     assert seen == DELTAS
     assert last.messages[-1].text == piece * DELTAS
     assert peak < 2 * 8 * DELTAS + 2 * MIB
+
+
+@pytest.mark.parametrize("kind", ["text", "thinking", "arguments"])
+async def test_a_heavy_block_is_held_twice_at_most(kind: str) -> None:
+    """In its pieces and as the block that they are: 20 MiB of text take no third copy, whoever keeps its last event."""
+    piece, count = 200_000, 100
+    make = {"text": TextChunk, "thinking": ThinkingChunk, "arguments": lambda text: ToolCallChunk(text, "c", "missing")}
+
+    async def model(request: Any) -> AsyncIterator[Any]:
+        for number in range(count if len(request.messages) == 1 else 0):
+            yield make[kind](chr(97 + number % 26) * piece)
+        yield Finish("stop")
+
+    end: Any = None
+    with measured() as memory:
+        async for event in agent_loop("go", Context(), Config(model=model)):
+            if type(event) is MessageUpdate and type(event.delta) in (TextEnd, ThinkingEnd, ToolCallEnd):
+                end, peak = event, memory.peak()
+        kept = memory.now()
+    assert peak < 2 * piece * count + 2 * MIB
+    assert kept < piece * count + 2 * MIB
+    [block] = end.message.content
+    assert block == end.delta.block
 
 
 @pytest.mark.parametrize("cap", [None, 7])
