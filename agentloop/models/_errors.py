@@ -64,7 +64,7 @@ _CODES: Mapping[str, re.Pattern[str]] = {
 all others are `network`."""
 
 _CREDENTIAL_WORDS = re.compile(
-    r"\b(?:invalid|incorrect|missing|wrong|expired|revoked|unknown|malformed|no) (?:or \w+ )?"
+    r"\b(?:invalid|incorrect|missing|wrong|expired|revoked|unknown|malformed|no) (?:or \w+ )?(?:bearer )?"
     r"(?:api[ _-]?key|authentication|credentials?|(?:access|bearer) token|auth(?:orization)? (?:header|token))"
     r"|(?:api[ _-]?key|x-api-key|credentials?|(?:access|bearer) token)\b[^.]{0,60}?\b"
     r"(?:(?:is|are|was) (?:not valid|invalid|missing|incorrect|expired|required|not provided)"
@@ -90,7 +90,9 @@ _CONTEXT_WORDS = re.compile(
     r"|`inputs`[^.]{0,40}must (?:be <=|have less than) \d"
     r"|(?:larger|reached|exceeded|loaded with) context length"
     r"|exceed[^.]{0,60}(?:maximum|max|limit)[^.]{0,30}(?:input|prompt) tokens"
-    r"|maximum prompt length|too many (?:input |prompt )tokens|exceeded model token limit"
+    r"|maximum (?:prompt|input) length|too many (?:(?:input|prompt) tokens|tokens in)|exceeded model token limit"
+    r"|current length is \d+ while limit|at most \d+ (?:input|prompt) tokens|token limit exceeded"
+    r"|(?:input|prompt|request)[^.]{0,20} exceeds? (?:the )?token limit|tokens? exceeds?[^.]{0,60}context|context window full"
     r"|greater than the context length"
     r"|too large for model with \d+ maximum context length",
     re.IGNORECASE,

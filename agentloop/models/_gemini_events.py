@@ -128,7 +128,7 @@ class EventReader:
         for part in (candidate.get("content") or {}).get("parts") or ():
             yield from self._part(part)
         for key, value in candidate.items():
-            if key in ("content", "index") or value is None:
+            if key in ("content", "index") or value in (None, ""):
                 continue
             before = self._message.get(key)
             if key in _JOINED and isinstance(before, dict) and isinstance(value, dict):

@@ -147,7 +147,8 @@ def _plain(value: Any) -> Any:
     """An event as JSON, with every field that came, known to the SDK or not. Its own `to_dict` cannot do half a
     surrogate pair, and deltas are cut anywhere."""
     if hasattr(value, "model_fields_set"):
-        return {name: _plain(item) for name, item in value}
+        sent = value.model_fields_set | (value.model_extra or {}).keys()
+        return {name: _plain(item) for name, item in value if name in sent}
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 

@@ -23,17 +23,19 @@ _SIGNS = {
     "auth": r"(?:invalid|incorrect|missing|expired|wrong|no)[ _-](?:\w+ )?"
     r"(?:api[ _-]?key|authentication|credential|(?:access|bearer) token)"
     r"|(?:api[ _-]?key|credentials?)[ _](?:\w+ )?(?:is |was |has )?(?:not |in)?(?:valid|found|expired|missing)"
-    r"|(?:api[ _-]?key)[^.]{1,40}(?:invalid|leaked|revoked)|unregistered callers|login fail|authorization header is badly"
+    r"|api[ _-]?key[^.]{1,40}(?:invalid|leaked|revoked)|provide an api key|access token expired"
+    r"|unregistered callers|login fail|authorization header is badly"
     r"|authentication_error|authentication fails|unauthenticated|not authenticated|validate credentials",
-    "context_too_long": r"context_length|context[_ ](?:window|size)|maximum context|context length|prompt[ _]is too long"
-    r"|too_many_prompt_tokens|too large for|request_too_large|exceeds the maximum number of tokens|token count"
-    r"|length of (?:all |the )?messages|input (?:is )?too long|maximum prompt length|context limit|model token limit"
-    r"|input tokens exceeded|(?:input )?tokens(?: in the prompt)?(?: \d+)? cannot exceed|tokens of \d+ exceeded"
-    r"|prompt_tokens_exceeded|prompt exceeds|maximum model length|input length should|`inputs`[^.]*must",
+    "context_too_long": r"context_length_exceeded|context[_ ](?:window|size)|maximum context|context length|context limit"
+    r"|prompt[ _]is too long|(?:input|conversation) (?:is )?too long|too large for|request_too_large|prompt exceeds"
+    r"|too_many_prompt_tokens|prompt_tokens_exceeded|exceeds the maximum number of tokens|token count"
+    r"|length of (?:all |the )?(?:input )?messages|maximum (?:prompt|input|model) length|input length should"
+    r"|input tokens exceed|model token limit|token limit exceeded|exceeds token limit|most \d+ input tokens"
+    r"|(?:input )?tokens(?: in the prompt)?(?: \d+)? cannot exceed|tokens of \d+ exceeded"
+    r"|tokens? exceeds?[^.]{0,80}(?:limit|context)|while limit is|too many tokens in|`inputs`[^.]{0,80}must",
     "content_filter": r"\"\w*content_(?:filter|policy)|\"(?:cyber|bio)_policy|content (?:filter|policy|management)"
-    r"|responsibleaipolicy|moderation"
-    r"|data_inspection|inappropriate|(?:usage|content) (?:policy|guidelines)|exists risk|high risk|sensitive content"
-    r"|safety system|input was flagged",
+    r"|responsibleaipolicy|\bmoderation\b|moderation_blocked|data_inspection|inappropriate|safety system"
+    r"|(?:usage|content) (?:policy|guidelines)|exists risk|high risk|sensitive content|input was flagged",
 }
 """Signs of the codes that outrank a status, in this order."""
 

@@ -106,6 +106,16 @@ BODIES = [
             "`inputs` must have less than 8 tokens",
             "reached context length of 8 tokens",
             "keeping the first 9 tokens overflows; load the model with a larger context length",
+            "Input tokens exceed the configured limit of 8 tokens",
+            "The maximum input length is 8 tokens",
+            "Current length is 9 while limit is 8",
+            "too many tokens in the prompt",
+            "token limit exceeded",
+            "your request exceeds the token limit: the request exceeds token limit",
+            "the context window is full: context window full",
+            "at most 8 input tokens",
+            "the number of tokens exceeds 8, the context of this model",
+            "The conversation is too long",
         )
     ),
     *(
@@ -118,6 +128,10 @@ BODIES = [
             "Your input was flagged for something",
         )
     ),
+    (400, {"message": "the name get_context_length is invalid"}, "rejected"),
+    (400, {"message": "the tool moderation_check has an invalid schema"}, "rejected"),
+    (400, {"message": "max_tokens is 9, and the model can write 8 at most"}, "rejected"),
+    (400, {"message": "Missing bearer authentication"}, "auth"),
     (400, {"message": "schema of 'f': the property 'content_filter' has no type"}, "rejected"),
     (403, {"error": {"message": "This API key was reported as leaked."}}, "auth"),
     (403, {"error": {"message": "Method doesn't allow unregistered callers"}}, "auth"),

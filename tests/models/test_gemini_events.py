@@ -296,6 +296,13 @@ def test_the_last_reason_counts_and_text_behind_one_is_no_less_text() -> None:
     assert chunks == [TextChunk("a"), TextChunk("b"), Finish("length", {"finishReason": "MAX_TOKENS"})]
 
 
+def test_an_empty_reason_is_none() -> None:
+    """Some write an empty reason into events that end nothing."""
+    empty = event({"text": "a"}, candidate={"finishReason": ""})
+    assert read(empty) == [TextChunk("a")]
+    assert read(empty, event(reason="STOP"), empty)[-1] == Finish("stop", {"finishReason": "STOP"})
+
+
 def test_a_stream_without_a_reason_was_cut() -> None:
     """Then there is no end, whatever else came."""
     assert read(event({"text": "a", "thoughtSignature": "S"}, usageMetadata={"promptTokenCount": 1})) == [

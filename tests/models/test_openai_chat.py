@@ -122,6 +122,13 @@ async def test_a_stream_with_other_line_ends() -> None:
 
 
 @pytest.mark.anyio
+async def test_what_was_not_sent_is_not_made_up() -> None:
+    """The SDK's objects have fields that never came: an empty usage behind a real one is none."""
+    outcome, _ = await ask(stream(BODY.replace(DONE, b'data: {"choices":[],"usage":{}}\n\n' + DONE)))
+    assert_whole(outcome)
+
+
+@pytest.mark.anyio
 async def test_half_a_character_in_a_delta() -> None:
     """A surrogate pair that is cut between two deltas is one character of the reply."""
     body = b'data: {"choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}\n\n'

@@ -290,6 +290,8 @@ def test_a_failed_stream() -> None:
     assert stream_differences("openai_chat", failing, outcome(error=ModelError("overloaded", "x"), **failed)) == []
     assert stream_differences("openai_chat", failing, outcome(error=ModelError("network", "x"), **failed))
     assert stream_differences("openai_chat", failing, outcome())
+    noted = EXPECTED | {"errors": [{"event": 3, "note": "a remark"}]}
+    assert stream_differences("openai_chat", noted, outcome()) == []
     cut = EXPECTED | {"stop_reason": None}
     assert stream_differences("openai_chat", cut, outcome(**failed)) == []
     assert stream_differences("openai_chat", cut, outcome())
