@@ -23,8 +23,6 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
-import attrs
-
 from agentloop._values import thaw_json
 from agentloop.errors import ModelError
 from agentloop.messages import (
@@ -41,6 +39,7 @@ from agentloop.messages import (
 )
 from agentloop.model import ModelChunk, ModelRequest
 from agentloop.models import _shared as shared
+from agentloop.models._adapter import Adapter
 from agentloop.models._anthropic_events import CUT_INPUT, EventReader, answer_events
 from agentloop.models._errors import exception_error
 from agentloop.models._sdk import END, SdkClient, SdkStream
@@ -71,7 +70,7 @@ Cache: TypeAlias = Literal["5m", "1h"] | bool | None
 # ---------------------------------------------------------------- the model
 
 
-class Anthropic:
+class Anthropic(Adapter):
     """A model callable for Claude and for what speaks its API, on asyncio and trio.
 
     `client` is an `anthropic.AsyncAnthropic` (or its Bedrock, Vertex or Foundry kin) of the caller's, who also closes
@@ -117,20 +116,6 @@ class Anthropic:
             headers=headers,
             timeout=timeout,
         )
-
-    def __repr__(self) -> str:
-        return f"Anthropic({self.model!r}, provider={self.provider!r})"
-
-    async def __aenter__(self) -> Anthropic:
-        self._client.keep()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._client.close()
-
-    def __call__(self, request: ModelRequest, /) -> AsyncIterator[ModelChunk]:
-        """Ask; the iterator must be closed by the task that steps it. Raises `ModelError` only."""
-        return self._chunks(attrs.evolve(request, options={**self.options, **request.options}))
 
     async def _chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
         body = request_body(request, model=self.model, provider=self.provider, max_tokens=self.max_tokens)

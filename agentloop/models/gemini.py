@@ -26,8 +26,6 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-import attrs
-
 from agentloop._values import thaw_json
 from agentloop.errors import ModelError
 from agentloop.messages import (
@@ -44,6 +42,7 @@ from agentloop.messages import (
 )
 from agentloop.model import ModelChunk, ModelRequest
 from agentloop.models import _shared as shared
+from agentloop.models._adapter import Adapter
 from agentloop.models._errors import exception_error
 from agentloop.models._framing import EventBytes
 from agentloop.models._gemini_events import EventReader
@@ -74,7 +73,7 @@ _WEB = ("https://", "http://", "gs://")
 # ---------------------------------------------------------------- the model
 
 
-class Gemini:
+class Gemini(Adapter):
     """A model callable for Gemini, on asyncio and trio.
 
     `base_url` ends with the API's version; Vertex AI is asked at `…/v1/projects/P/locations/L/publishers/google`
@@ -113,20 +112,6 @@ class Gemini:
         self._key = api_key
         self._headers = dict(headers or {})
         self._client = HttpClient(client, "gemini", timeout=timeout)
-
-    def __repr__(self) -> str:
-        return f"Gemini({self.model!r}, provider={self.provider!r})"
-
-    async def __aenter__(self) -> Gemini:
-        self._client.keep()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._client.close()
-
-    def __call__(self, request: ModelRequest, /) -> AsyncIterator[ModelChunk]:
-        """Ask; the iterator must be closed by the task that steps it. Raises `ModelError` only."""
-        return self._chunks(attrs.evolve(request, options={**self.options, **request.options}))
 
     async def _chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
         body = request_body(request, model=self.model, provider=self.provider)

@@ -17,8 +17,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import attrs
-
 from agentloop._values import thaw_json
 from agentloop.errors import FinishReason, ModelError
 from agentloop.messages import (
@@ -44,6 +42,7 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models import _shared as shared
+from agentloop.models._adapter import Adapter
 from agentloop.models._errors import exception_error, payload_error
 from agentloop.models._framing import EventBytes
 from agentloop.models._http import HttpClient, next_piece, post
@@ -74,7 +73,7 @@ _FINISH: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
 # ---------------------------------------------------------------- the model
 
 
-class Ollama:
+class Ollama(Adapter):
     """A model callable for Ollama's own API, on asyncio and trio.
 
     `base_url` is the server's address without a path, by default that of `OLLAMA_HOST`, else this machine's; `api_key`
@@ -113,20 +112,6 @@ class Ollama:
         self._key = api_key
         self._headers = dict(headers or {})
         self._client = HttpClient(client, "ollama", timeout=timeout)
-
-    def __repr__(self) -> str:
-        return f"Ollama({self.model!r}, provider={self.provider!r})"
-
-    async def __aenter__(self) -> Ollama:
-        self._client.keep()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._client.close()
-
-    def __call__(self, request: ModelRequest, /) -> AsyncIterator[ModelChunk]:
-        """Ask; the iterator must be closed by the task that steps it. Raises `ModelError` only."""
-        return self._chunks(attrs.evolve(request, options={**self.options, **request.options}))
 
     async def _chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
         body = request_body(request, model=self.model, provider=self.provider)

@@ -38,6 +38,7 @@ from agentloop.messages import (
 )
 from agentloop.model import ModelChunk, ModelRequest
 from agentloop.models import _shared as shared
+from agentloop.models._adapter import Adapter
 from agentloop.models._errors import exception_error
 from agentloop.models._responses_events import EventReader, answer_events
 from agentloop.models._sdk import END, SdkClient, SdkStream
@@ -64,7 +65,7 @@ _MESSAGE_PARTS = frozenset({"input_text", "input_image", "input_file", "input_au
 # ---------------------------------------------------------------- the model
 
 
-class OpenAIResponses:
+class OpenAIResponses(Adapter):
     """A model callable for OpenAI's Responses API and for what speaks it, on asyncio and trio.
 
     `client` is an `openai.AsyncOpenAI` (or `AsyncAzureOpenAI`) of the caller's, who also closes it; `base_url`,
@@ -113,20 +114,6 @@ class OpenAIResponses:
             headers=headers,
             timeout=timeout,
         )
-
-    def __repr__(self) -> str:
-        return f"OpenAIResponses({self.model!r}, provider={self.provider!r})"
-
-    async def __aenter__(self) -> OpenAIResponses:
-        self._client.keep()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._client.close()
-
-    def __call__(self, request: ModelRequest, /) -> AsyncIterator[ModelChunk]:
-        """Ask; the iterator must be closed by the task that steps it. Raises `ModelError` only."""
-        return self._chunks(attrs.evolve(request, options={**self.options, **request.options}))
 
     async def _chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
         body = request_body(request, model=self.model, dialect=self._dialect)
