@@ -7,6 +7,7 @@ Items are known by `output_index` (ids rotate at one provider); what they hold c
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -38,6 +39,9 @@ CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """Items that are calls of the caller's tools, and where they keep the arguments."""
 
 
+_SPOKEN = frozenset({"message", "reasoning", *CALLS})
+"""Items that we have words for; all others are opaque."""
+
 MAX_PARTS: Final = 256
 """Parts of one message: each block keeps what its item says beside its text, so many parts of a large item would fill
 the memory."""
@@ -58,10 +62,11 @@ class _Piecewise:
 class _Item:
     """An output item: as it was added, and its blocks in the making (a message has one for each content part)."""
 
-    __slots__ = ("annotations", "block", "item", "parts", "section", "whole")
+    __slots__ = ("annotations", "block", "item", "parts", "place", "section", "whole")
 
-    def __init__(self, item: JsonObject) -> None:
+    def __init__(self, item: JsonObject, place: int) -> None:
         self.item = item
+        self.place = place
         self.block: _Piecewise | None = None  # thinking or a call
         self.section: tuple[str, Any] | None = None  # which part of a reasoning the last piece belonged to
         self.parts: dict[int, _Piecewise] = {}
@@ -84,13 +89,19 @@ class EventReader:
         self._last = 0
         self._called = False
         self._refused = False
+        self._told: set[int] = set()  # blocks that have begun
+        self._opaque: list[int] = []  # a heap: places of opaque items that are not out
+        self._waiting: dict[int, JsonObject] = {}  # those of them that are whole
 
     def feed(self, event: Any) -> Iterator[ModelChunk]:
         """The chunks of one event, in order."""
         try:
             handle = _HANDLERS.get(event.get("type"))
             if handle is not None:
-                yield from handle(self, event)
+                for chunk in handle(self, event):
+                    if self._begins(chunk) and self._waiting:
+                        yield from self._release()
+                    yield chunk
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             got = f"{str(event)[:200]} ({error!r})"
             raise ModelError("malformed", f"expected an event of the Responses API, got {got}") from error
@@ -102,14 +113,45 @@ class EventReader:
         return self._last
 
     def _added(self, event: JsonObject) -> Iterable[ModelChunk]:
-        item = self._items[self._at(event)] = _Item(event["item"])
-        return self._open_call(item) if item.item.get("type") in CALLS else ()
+        entry = self._enter(self._at(event), event["item"])
+        return self._open_call(entry) if entry.item.get("type") in CALLS else ()
+
+    def _enter(self, place: int, item: JsonObject) -> _Item:
+        entry = self._items[place] = _Item(item, place)
+        if item.get("type") not in _SPOKEN:
+            heapq.heappush(self._opaque, place)
+        return entry
 
     def _item(self, event: JsonObject, kind: str) -> _Item:
         index = self._at(event)
         if index not in self._items:  # pieces of an item that was never announced
-            self._items[index] = _Item({"type": kind})
+            self._enter(index, {"type": kind})
         return self._items[index]
+
+    def _begins(self, chunk: ModelChunk) -> bool:
+        """Whether a chunk is the first of its block, or the last of all: what is whole before it cannot wait longer."""
+        if isinstance(chunk, UsageChunk) or (isinstance(chunk, BlockChunk) and _is_opaque(chunk)):
+            return False
+        index = getattr(chunk, "index", None)
+        known = index in self._told
+        if index is not None:
+            self._told.add(index)
+        return not known
+
+    def _release(self) -> list[ModelChunk]:
+        """All opaque items that are whole, in their order."""
+        places = sorted(self._waiting)
+        return [BlockChunk(Text("", self._waiting.pop(place))) for place in places]
+
+    def _finish_opaque(self, place: int, item: JsonObject) -> list[ModelChunk]:
+        """Tools of the provider's run at once and end in any order: one waits for those that stand before it."""
+        self._waiting[place] = item
+        chunks: list[ModelChunk] = []
+        while self._opaque and self._items[self._opaque[0]].whole:
+            whole = self._waiting.pop(heapq.heappop(self._opaque), None)
+            if whole is not None:
+                chunks.append(BlockChunk(Text("", whole)))
+        return chunks
 
     def _new_block(self, refusal: bool = False) -> _Piecewise:
         self._count += 1
@@ -201,7 +243,7 @@ class EventReader:
             return self._finish_reasoning(entry, item)
         if kind in CALLS:
             return self._finish_call(entry, item)
-        return [BlockChunk(Text("", item))]
+        return self._finish_opaque(entry.place, item)
 
     def _finish_message(self, entry: _Item, item: JsonObject) -> list[ModelChunk]:
         chunks: list[ModelChunk] = []
@@ -276,7 +318,7 @@ class EventReader:
         for index, item in enumerate(output):
             entry = self._items.get(index)
             if entry is None and item.get("id") not in known:
-                entry = self._items[index] = _Item(item)
+                entry = self._enter(index, item)
             if entry is not None and entry.item.get("type") == item.get("type"):
                 chunks += self._finish_item(entry, item)
         return chunks
@@ -318,6 +360,10 @@ _HANDLERS: Mapping[str, Callable[[EventReader, JsonObject], Iterable[ModelChunk]
     "response.failed": EventReader._failed,
     "error": EventReader._error,
 }
+
+
+def _is_opaque(chunk: BlockChunk) -> bool:
+    return isinstance(chunk.block, Text)
 
 
 def _beside(item: JsonObject) -> dict[str, Any]:

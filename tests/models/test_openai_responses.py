@@ -277,6 +277,32 @@ def test_items_without_a_word_of_ours_come_whole() -> None:
     assert json.dumps(chunks[0].block.fidelity) == json.dumps(SEARCH)
 
 
+def search(number: int, **fields: Any) -> dict[str, Any]:
+    return {"id": f"ws_{number}", "type": "web_search_call", **fields}
+
+
+def test_items_that_end_in_another_order_stand_in_theirs() -> None:
+    """A provider runs its tools at once: whichever ends first, the blocks stand as the items do."""
+    begun = [added(number, **search(number)) for number in (0, 1, 2)]
+    events = [*begun, *(done(number, **search(number, status="completed")) for number in (2, 0, 1))]
+    told = [BlockChunk(Text("", search(number, status="completed"))) for number in (0, 1, 2)]
+    assert read(*events) == told
+    assert read(*events[:4]) == []
+    assert read(*events[:5]) == told[:1]
+
+
+def test_what_is_whole_does_not_wait_for_what_never_ends() -> None:
+    """Where text begins, or the reply ends, items before it that are whole come out; the text never waits."""
+    begun = [added(number, **search(number)) for number in (0, 1)]
+    events = [*begun, done(1, **search(1, status="completed"))]
+    whole = BlockChunk(Text("", search(1, status="completed")))
+    assert read(*events, piece("output_text", 2, "a")) == [whole, TextChunk("a", 0)]
+    assert whole in read(*events, completed())
+    spoken = [added(0, **message()), piece("output_text", 0, "a", content_index=0)]
+    running = [added(1, **search(1)), added(2, **search(2)), done(2, **search(2)), piece("output_text", 0, "b")]
+    assert read(*spoken, *running) == [TextChunk("a", 0), TextChunk("b", 0)]
+
+
 def test_what_only_the_final_response_holds_is_not_lost() -> None:
     """Items that the stream began and never ended, or never told of, are read from the response, once each."""
     chunks = read(
