@@ -169,7 +169,7 @@ def _stream_failure(api: str, expected: Expected) -> str | None:
     if expected.get("stop_reason") is None:
         if api == "ollama_chat" and expected.get("usage_events"):  # `done`, of servers that gave no reason
             return None
-        if expected.get("prompt_feedback"):
+        if (expected.get("prompt_feedback") or {}).get("blockReason"):
             return "content_filter"
         return None if expected.get("framing_info", {}).get("done_marker") else "truncated"
     return None
@@ -410,8 +410,9 @@ def _chat_usage(usage: Expected) -> tuple[int, int, int]:
 
 
 def _responses_usage(usage: Expected) -> tuple[int, int, int]:
-    cached = (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
-    return cached, usage["input_tokens"] - cached, usage["output_tokens"]
+    given = usage.get("input_tokens") or 0
+    cached = min((usage.get("input_tokens_details") or {}).get("cached_tokens") or 0, given)
+    return cached, given - cached, usage.get("output_tokens") or 0
 
 
 def _anthropic_usage(usage: Expected) -> tuple[int, int, int]:
@@ -422,7 +423,11 @@ def _anthropic_usage(usage: Expected) -> tuple[int, int, int]:
 def _gemini_usage(usage: Expected) -> tuple[int, int, int]:
     cached = usage.get("cachedContentTokenCount") or 0
     prompt = (usage.get("promptTokenCount") or 0) + (usage.get("toolUsePromptTokenCount") or 0)
-    return cached, prompt - cached, (usage.get("candidatesTokenCount") or 0) + (usage.get("thoughtsTokenCount") or 0)
+    return (
+        cached,
+        max(prompt - cached, 0),
+        (usage.get("candidatesTokenCount") or 0) + (usage.get("thoughtsTokenCount") or 0),
+    )
 
 
 def _ollama_usage(usage: Expected) -> tuple[int, int, int]:

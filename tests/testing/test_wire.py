@@ -426,6 +426,32 @@ def test_answers_that_are_no_stream(body: bytes, code: str) -> None:
     assert error_differences(200, {}, body, Outcome(error=ModelError("rejected", "x")))
 
 
+@pytest.mark.parametrize(
+    ("api", "stop", "sent"),
+    [
+        ("openai_responses", "completed", {"input_tokens": 3, "output_tokens": None}),
+        ("openai_responses", "completed", {"input_tokens": 3, "input_tokens_details": {"cached_tokens": 4}}),
+        ("google_gemini", "STOP", {"promptTokenCount": 3, "cachedContentTokenCount": 4}),
+    ],
+)
+def test_usage_with_holes(api: str, stop: str, sent: dict[str, Any]) -> None:
+    """What a usage leaves out is nothing, and no number of tokens is below zero."""
+    expected = {"stop_reason": stop, "blocks": [], "errors": [], "usage": sent}
+    found = stream_differences(api, expected, Outcome(finish=Finish("stop"), committed=True, usage=Usage(9, 9, 9)))
+    assert len(found) == 1
+    assert "usage: expected" in found[0]
+    assert "=-" not in found[0]
+
+
+def test_a_prompt_that_was_blocked() -> None:
+    """Only a reason says that a prompt was blocked; other feedback leaves a stream without an end a cut one."""
+    blocked = {"stop_reason": None, "blocks": [], "errors": [], "prompt_feedback": {"blockReason": "SAFETY"}}
+    assert stream_differences("google_gemini", blocked, Outcome(error=ModelError("content_filter", "no"))) == []
+    cut = blocked | {"prompt_feedback": {"safetyRatings": []}}
+    assert stream_differences("google_gemini", cut, Outcome()) == []
+    assert stream_differences("google_gemini", blocked, Outcome())
+
+
 def test_a_reason_that_is_a_failure() -> None:
     """Gemini ends a reply that came to nothing with a reason of its own; the adapter must say so."""
     expected = {"stop_reason": "MALFORMED_FUNCTION_CALL", "blocks": [], "errors": [], "usage": None}
