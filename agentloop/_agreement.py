@@ -122,7 +122,7 @@ class ValueChecker:
         self._usage = Usage()
         self._session: Usage | None = None
         self._messages: list[AgentMessage] = []
-        self._held: list[AgentMessage] = []  # a compaction's inputs that no committed attempt has taken
+        self._held: list[AgentMessage] = []  # a compaction's inputs that no committed reply has answered
         self._broken: list[AgentMessage] = []  # the last attempt's reply and results, if it is not committed
         self._broken_at = 0
         self._shown: dict[str, str] = {}
@@ -259,10 +259,10 @@ class ValueChecker:
         self._committed = event.status == "completed"
         if self._committed:
             self._agree("request-agrees", "error and usage", (None, None), (event.error_code, event.usage))
-            self._messages += self._held
-            self._held = []
             if reply is not None:
+                self._messages += self._held
                 self._messages.append(reply)
+            self._held = []
         else:
             self._broken = [] if reply is None else [reply]
             self._broken_at = len(self._messages)

@@ -84,7 +84,7 @@ class State:
         self.uncommitted_at = 0
         """Where in `messages` they would stand."""
         self.held: list[AgentMessage] = []
-        """A compaction's inputs that no committed attempt has taken yet."""
+        """A compaction's inputs that no committed reply has answered yet."""
         self.started = False
         self.end: AgentEnd | None = None
         """The run's end, when it has ended."""
@@ -285,7 +285,8 @@ class State:
             self.pauses = self.pauses + 1 if finish == "pause" and not (reply and reply.tool_calls) else 0
             self.cut_replies = self.cut_replies + 1 if finish == "length" and reply and reply.tool_calls else 0
         else:
-            self.messages += self.held
+            if reply is not None:  # a prompt that nothing answered is no part of the conversation
+                self.messages += self.held
             self.held = []
         if reply is not None:
             self.messages.append(reply)

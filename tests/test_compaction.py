@@ -332,6 +332,21 @@ async def test_given_up_with_useless_replies() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_prompt_that_nothing_answered_is_no_part_of_the_conversation() -> None:
+    """Empty replies commit nothing: nobody is asked later to write that summary after all, and the grammar agrees."""
+    model = ScriptedModel([["a", usage(9)], [Finish("stop")], [Finish("stop")], "next"])
+    changes: Any = {"retry": Retry(waits=(1,))}
+    setting = config(model, Summarize(when=ContextReaches(9)), **changes)
+    events, end = await played(agent_loop("go", Context(), setting))
+    (done,) = [event for event in events if isinstance(event, CompactionEnd)]
+    assert (done.status, done.error_code) == ("retryable", "malformed")
+    check(events)
+    assert texts(end.messages) == ["go", "a"]
+    await played(agent_loop("more", Context(messages=end.messages), config(model, None)))
+    assert texts(model.requests[-1].messages) == ["go", "a", "more"]
+
+
+@pytest.mark.anyio
 async def test_too_long_for_the_model_ends_the_compaction_at_once() -> None:
     """A fatal failure of the request is not retried; before a further turn the run ends as the compaction did."""
     model = ScriptedModel([[call("look"), usage(9)], ModelError("context_too_long", "too long")])

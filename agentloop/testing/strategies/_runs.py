@@ -285,8 +285,7 @@ class RunMaker:
         self.usage += usage or Usage()
         self.broken, self.broken_at = [], len(self.messages)
         if status == "completed":
-            self.messages += held
-            self.messages += [reply] if reply is not None else []
+            self.messages += [] if reply is None else [*held, reply]
         elif reply is not None:
             self.broken = [reply]
         return reply, list(reply.tool_calls) if reply is not None else []
