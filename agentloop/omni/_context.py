@@ -93,12 +93,20 @@ def result_of(item: Item) -> ToolResultMessage:
     return ToolResultMessage(
         payload["tool_call_id"],
         item.call.name if item.call is not None else "",
-        output_content(payload),
+        _output(payload),
         told.get("details"),
         told.get("structured"),
         told.get("is_error", stop_reason != "completed"),
         stop_reason,
     )
+
+
+def _output(payload: Payload) -> tuple[ContentBlock, ...]:
+    """The blocks of an output; where what stands under `x` makes no sense, what the protocol's own fields say."""
+    try:
+        return output_content(payload)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return output_content({name: value for name, value in payload.items() if name != "x"})
 
 
 def usage_of(counts: Payload | None) -> Usage:

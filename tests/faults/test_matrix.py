@@ -27,7 +27,7 @@ async def test_every_fault_at_every_point(name: str, capsys: pytest.CaptureFixtu
         if SLOW:
             print(f" {name}: {tried} pairs")
     assert failures == []
-    assert tried > 2
+    assert tried >= 1
 
 
 @pytest.mark.parametrize("name", list(SCENARIOS))

@@ -311,6 +311,19 @@ def test_hostile_fields(data: st.DataObject) -> None:
     check_legal(resume(records))
 
 
+@pytest.mark.parametrize("content", [None, "0", 5, [5], [None], [{}], {"a": 1}, [{"type": "text"}], [{"type": []}]])
+def test_blocks_of_an_output_that_make_no_sense(content: object) -> None:
+    """What another writer put under `x.content`: the output's own text stands."""
+    records = [json.loads(dumps(item)) for item in full_run()]
+    outputs = [record["payload"] for record in records if record["payload"].get("type") == "tool_call_output"]
+    for payload in outputs:
+        payload["x"] = {"content": content}
+    resumed = resume(records)
+    check_legal(resumed)
+    said = [message.text for message in resumed.messages if isinstance(message, ToolResultMessage)]
+    assert [payload["output"] for payload in outputs if payload["output"] in said] == [p["output"] for p in outputs]
+
+
 # ---------------------------------------------------------------- turns, one rule at a time
 
 
