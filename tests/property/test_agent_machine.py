@@ -302,7 +302,11 @@ class AgentMachine(LoopMachine):
         """Continue; there may be nothing to do, but not while something waits or the last reply was not committed."""
         world = self.world
         waits = world.agent.queued("steering") or world.agent.queued("follow_up") or world.agent.state.pending_summary
-        failed = world.agent.state.error is not None and world.history
+        last = world.agent.state.messages[
+            -1:
+        ]  # a compaction that failed, or a late abort, leaves a complete reply last
+        complete = any(isinstance(m, AssistantMessage) and m.stop_reason == "completed" for m in last)
+        failed = world.agent.state.error is not None and last and not complete
         self._call(world.start, lambda: world.agent.continue_())
         if world.nothing_to_do:
             assert not (waits or failed), "there was something to do"
