@@ -539,3 +539,29 @@ def test_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             write(trace, request_begin(), usage, request_end())
         counts.append((head > 0, len(calls) - head))
     assert counts == [(False, 0), (True, 1), (True, 3)]
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """Permissions bind nobody who is root: a test of them is somebody else for a while."""
+    mine = os.geteuid()
+    if mine == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(mine)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs a system with users")
+def test_a_read_only_folder(tmp_path: Path) -> None:
+    """A defined outcome: an error that names the folder; the session does not begin, and nothing is left there."""
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o555)
+    try:
+        with unprivileged(), pytest.raises(TraceWriteError, match="home"):
+            TraceWriter(home / "traces", META)
+        assert list(home.iterdir()) == []
+    finally:
+        home.chmod(0o755)
