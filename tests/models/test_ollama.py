@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from agentloop.config import Config
 from agentloop.context import Context
-from agentloop.errors import ModelError
+from agentloop.errors import REQUEST_CODES, ModelError
 from agentloop.loop import agent_loop
 from agentloop.messages import (
     AssistantMessage,
@@ -30,7 +29,16 @@ from agentloop.messages import (
     UserMessage,
     user,
 )
-from agentloop.model import BlockEnd, Finish, ModelRequest, TextChunk, ThinkingChunk, ToolCallChunk, UsageChunk
+from agentloop.model import (
+    BlockEnd,
+    Finish,
+    ModelChunk,
+    ModelRequest,
+    TextChunk,
+    ThinkingChunk,
+    ToolCallChunk,
+    UsageChunk,
+)
 from agentloop.models.ollama import EventReader, Ollama, host_address, request_body
 from agentloop.models.registry import resolve
 from agentloop.testing._wire_compare import stream_differences
@@ -222,8 +230,13 @@ JSON = st.recursive(
 )
 def test_whatever_a_server_sends_only_model_errors_come_out(lines: list[Any]) -> None:
     """Hostile content is read or refused, never anything else."""
-    with contextlib.suppress(ModelError):
-        read(*lines)
+    chunks, refused = list[Any](), None
+    try:
+        chunks = read(*lines)
+    except ModelError as error:
+        refused = error.code
+    assert refused is None or refused in REQUEST_CODES
+    assert all(isinstance(chunk, ModelChunk) for chunk in chunks)
 
 
 # ---------------------------------------------------------------- history out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.errors import MissingExtra, ModelError
+from agentloop.errors import REQUEST_CODES, MissingExtra, ModelError
 from agentloop.messages import (
     AssistantMessage,
     Image,
@@ -32,6 +31,7 @@ from agentloop.model import (
     BlockChunk,
     BlockEnd,
     Finish,
+    ModelChunk,
     ModelRequest,
     TextChunk,
     ThinkingChunk,
@@ -421,8 +421,13 @@ KINDS = [
 )
 def test_whatever_a_server_sends_only_model_errors_come_out(events: list[Any]) -> None:
     """Events of known kinds with hostile content are read, or refused with a `ModelError`."""
-    with contextlib.suppress(ModelError):
-        read(*events)
+    chunks, refused = list[Any](), None
+    try:
+        chunks = read(*events)
+    except ModelError as error:
+        refused = error.code
+    assert refused is None or refused in REQUEST_CODES
+    assert all(isinstance(chunk, ModelChunk) for chunk in chunks)
 
 
 def test_names_of_tools_are_mapped_back() -> None:
