@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from agentloop._values import frozen
+from agentloop._frozen import frozen
 from agentloop.errors import StopReason
 from agentloop.messages import AgentMessage, ToolCall
 from agentloop.reducer import State

@@ -8,9 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 
-import attrs
-
-from agentloop._values import frozen
+from agentloop._frozen import field, frozen
 
 _PARAMETER_SECTIONS = frozenset({
     "args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters", "attributes",
@@ -31,7 +29,7 @@ class Docstring:
     """The description without its sections, and the text of each parameter that has one."""
 
     description: str = ""
-    parameters: dict[str, str] = attrs.field(factory=dict)
+    parameters: dict[str, str] = field(factory=dict)
 
 
 def read_docstring(text: str | None) -> Docstring:

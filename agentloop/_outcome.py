@@ -8,10 +8,11 @@ from typing import Any, Literal
 import attrs
 
 from agentloop._decide import Stop
+from agentloop._frozen import frozen
 from agentloop._host import Job, was_cancelled
 from agentloop._results import cut_result, cut_text
 from agentloop._sink import Sink
-from agentloop._values import frozen, thaw_json
+from agentloop._values import thaw_json
 from agentloop.errors import ABORTED_CALL_CODES, StopReason
 from agentloop.messages import Text, ToolCall, ToolResult
 from agentloop.tools import NO_OUTPUT, PreparedCall, Tool, ToolInvocation, as_result, error_text

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import attrs
-
+from agentloop._frozen import frozen
 from agentloop._jsontext import number_in
 from agentloop._problems import Path, one_of
 from agentloop._shape import JsonSchema, Reading, Shape
@@ -21,7 +20,7 @@ _EXACT_INTEGERS = 2**53  # up to here a double holds every integer
 _DOUBLE_RANGE = 2**1023
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Anything(Shape):
     """Any JSON value."""
 
@@ -39,7 +38,7 @@ class Anything(Shape):
         return thaw_json(value)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Null(Shape):
     """`null`."""
 
@@ -55,7 +54,7 @@ class Null(Shape):
         return value
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Boolean(Shape):
     """`true` or `false`."""
 
@@ -74,7 +73,7 @@ class Boolean(Shape):
         return value
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Integer(Shape):
     """An integer, also one written as `5.0` (JSON Schema counts that as an integer)."""
 
@@ -100,7 +99,7 @@ class Integer(Shape):
         return value
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Number(Shape):
     """A number; in Python a float."""
 
@@ -122,7 +121,7 @@ class Number(Shape):
         return float(value)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class String(Shape):
     """Text, and nothing else: a number never becomes one."""
 
@@ -138,7 +137,7 @@ class String(Shape):
         return value
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class ParsedText(Shape):
     """Text from which a Python value is parsed: a date, a path, a decimal number.
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-from agentloop._values import frozen
+from agentloop._frozen import frozen
 from agentloop.events import AgentEnd
 from agentloop.messages import AgentMessage, ContentBlock, ToolResult, Usage
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import attrs
-
+from agentloop._frozen import field, frozen
 from agentloop._problems import Path, Problems, counted, missing
 from agentloop._results import error_text
 from agentloop._scalars import Anything
@@ -33,7 +32,7 @@ def _members(value: Any, path: Path, reading: Reading) -> dict[str, Any] | None:
     return found
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Array(Shape):
     """An array of any length; `make` turns a list into the Python container."""
 
@@ -73,7 +72,7 @@ class Array(Shape):
             raise Refused(reading.places.get(id(value)), f"refused: {error}") from error
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class FixedArray(Shape):
     """An array with a type for each position."""
 
@@ -110,7 +109,7 @@ class FixedArray(Shape):
         return tuple([item.build(element, reading) for item, element in zip(self.items, value, strict=True)])
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Dictionary(Shape):
     """An object with any keys, its values of one type."""
 
@@ -143,13 +142,13 @@ class Dictionary(Shape):
         return {key: build(member, reading) for key, member in value.items()}
 
 
-@attrs.frozen
+@frozen
 class Field:
     """A named part of an object. `keywords` go into its schema: a description, a default."""
 
     shape: Shape
     required: bool = True
-    keywords: Mapping[str, Any] = attrs.field(factory=dict)
+    keywords: Mapping[str, Any] = field(factory=dict)
 
 
 class Object(Shape):

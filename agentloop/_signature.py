@@ -10,9 +10,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
-import attrs
-
 from agentloop._docstring import Docstring, read_docstring
+from agentloop._frozen import frozen
 from agentloop._shape import JsonSchema, Reading, Refused
 from agentloop._shapes import Field, Object
 from agentloop._types import TypeReader, described
@@ -31,7 +30,7 @@ _NOT_FOR_TOOLS: dict[Any, str] = {
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class TypedFunction:
     """A function whose parameters are a tool's. `context` names the parameter that takes the context.
 

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import anyio.lowlevel
 import attrs
 
+from agentloop._frozen import frozen
 from agentloop._host import Host, Waiter, close_shielded
 from agentloop._results import cut_note, cut_result, cut_text
-from agentloop._values import REPLACEMENT, frozen, stitch, valid_text
+from agentloop._values import REPLACEMENT, stitch, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.events import ChildEvent, Event, MessageUpdate, SubagentStarted, ToolExecutionUpdate

@@ -1,18 +1,10 @@
-"""How values are built: fast frozen classes, read-only JSON, and text that is always valid Unicode.
-
-The helpers here are the only machinery behind the value classes of this package.
-"""
+"""What values hold: read-only JSON, and text that is always valid Unicode."""
 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
-
-import attrs
-
-C = TypeVar("C")
+from typing import Any, NoReturn
 
 
 def as_tuple(items: Iterable[Any]) -> tuple[Any, ...]:
@@ -25,82 +17,6 @@ MAX_JSON_DEPTH = 200
 
 MAX_INTEGER_BITS = 14_284
 """Longest integer of a JSON value: the interpreter refuses to print or read one of more than 4,300 digits."""
-
-
-if TYPE_CHECKING:
-    from attrs import frozen as frozen
-else:
-
-    def frozen(cls: type[C]) -> type[C]:
-        """`attrs.frozen`, cheaper to import and to make an instance of.
-
-        attrs compiles `__eq__`, `__hash__` and `__repr__` for every class, which was a third of `import agentloop`; here
-        one function of each serves all classes. And `__init__` stores through the slots' own setters, where that of
-        attrs goes through `object.__setattr__` for every field: on classes made once a delta that is most of the cost.
-        What the value classes use is there: defaults, factories, converters, `__attrs_post_init__`; validators are not.
-        """
-        made = attrs.frozen(init=False, eq=False, repr=False)(cls)
-        fields = attrs.fields(made)
-        made._compared = _getter([field.name for field in fields if field.eq])
-        made._printed = tuple([field.name for field in fields if field.repr])
-        for name, method in (("__eq__", _equal), ("__hash__", _hash), ("__repr__", _repr)):
-            if name not in cls.__dict__ or (name == "__hash__" and cls.__dict__[name] is None):
-                setattr(made, name, method)
-        made.__init__ = _compiled_init(made, fields)
-        return made
-
-
-def _getter(names: list[str]) -> Any:
-    """What is compared of a value: a function that gives it."""
-    return staticmethod(operator.attrgetter(*names) if names else lambda value: ())
-
-
-def _equal(self: Any, other: Any) -> Any:
-    if other.__class__ is not self.__class__:
-        return NotImplemented
-    mine = self._compared
-    return mine(self) == mine(other)
-
-
-def _hash(self: Any) -> int:
-    return hash((self.__class__, self._compared(self)))
-
-
-def _repr(self: Any) -> str:
-    said = ", ".join([f"{name}={getattr(self, name)!r}" for name in self._printed])
-    return f"{type(self).__qualname__.rsplit('>.', 1)[-1]}({said})"
-
-
-def _compiled_init(cls: type, fields: Any) -> Any:
-    scope: dict[str, Any] = {"NOTHING": attrs.NOTHING}
-    parameters, lines = [], []
-    for field in fields:
-        name, value = field.name, field.alias or field.name
-        scope[f"set_{name}"] = cls.__dict__[name].__set__
-        if not field.init:
-            continue
-        if isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
-            scope[f"new_{name}"] = field.default.factory
-            parameters.append(f"{value}=NOTHING")
-            made = f"new_{name}({'self' if field.default.takes_self else ''})"
-            value = f"{made} if {value} is NOTHING else {value}"
-        elif field.default is not attrs.NOTHING:
-            scope[f"default_{name}"] = field.default
-            parameters.append(f"{value}=default_{name}")
-        else:
-            parameters.append(value)
-        if field.converter is not None:
-            scope[f"convert_{name}"] = field.converter
-            value = f"convert_{name}({value})"
-        lines.append(f"    set_{name}(self, {value})")
-    if hasattr(cls, "__attrs_post_init__"):
-        lines.append("    self.__attrs_post_init__()")
-    source = f"def __init__(self, {', '.join(parameters)}):\n" + "\n".join(lines or ["    pass"])
-    exec(source, scope)  # the source is made of field names of our own classes only
-    init = scope["__init__"]
-    init.__qualname__ = f"{cls.__qualname__}.__init__"
-    init.__annotations__ = dict(cls.__attrs_init__.__annotations__)  # type: ignore[attr-defined]
-    return init
 
 
 def _read_only(self: object, *args: object, **kwargs: object) -> NoReturn:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 import anyio
 import attrs
 
+from agentloop._frozen import field, frozen
 from agentloop._values import as_tuple
 from agentloop.abort import AbortSignal
 from agentloop.events import ApprovalRequest, McpConnectEnd, TurnEnd
@@ -67,18 +68,18 @@ class SystemClock:
         await anyio.sleep(seconds)
 
 
-@attrs.frozen
+@frozen
 class Retry:
     """The waits (seconds) before each further attempt of a request that failed `retryable`; empty: no retries.
 
     A provider's `retry_after` takes the place of the ladder's wait; above `max_wait` the run ends instead.
     """
 
-    waits: tuple[float, ...] = attrs.field(default=(2.0, 4.0, 8.0, 16.0, 30.0), converter=as_tuple)
+    waits: tuple[float, ...] = field(default=(2.0, 4.0, 8.0, 16.0, 30.0), converter=as_tuple)
     max_wait: float = 60.0
 
 
-@attrs.frozen
+@frozen
 class Block:
     """`before_tool_call` returns it: the call does not run, and its result says `reason`."""
 
@@ -86,7 +87,7 @@ class Block:
     terminate: bool = False
 
 
-@attrs.frozen
+@frozen
 class HookAnswer:
     """What a hook says. `message` is the text that a `user_prompt` hook adds behind the prompt, or that a `stop` hook
     goes on with (`decision="continue"`). `output` is an object of scalars for the record."""
@@ -97,7 +98,7 @@ class HookAnswer:
     output: Mapping[str, Any] | None = None
 
 
-@attrs.frozen
+@frozen
 class Hooks:
     """A named set of hooks. Each answer becomes a `Hook` event right before what it decides; a hook that raises is an event
     with the reason `hook failed: …` and decides nothing."""
@@ -129,7 +130,7 @@ class ToolSource(Protocol):
         ...
 
 
-@attrs.frozen
+@frozen
 class CompactionState:
     """What a compaction decides on."""
 
@@ -208,14 +209,14 @@ def new_call_id() -> str:
 Messages: TypeAlias = Iterable[AgentMessage | str]
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Config:
     """How a run goes. Only `model` is required. Times are seconds of `clock`; None: no limit.
 
     The kernel never changes a config; one may serve many runs at once.
     """
 
-    model: Model = attrs.field(validator=_a_model)
+    model: Model = field(validator=_a_model)
 
     convert_to_llm: Callable[[Sequence[AgentMessage]], MaybeAwaitable[Sequence[AgentMessage]]] | None = None
     """History to what the model may see; once an attempt, on a copy. Default: custom messages are dropped."""
@@ -238,9 +239,9 @@ class Config:
     approve: Callable[[ApprovalRequest], MaybeAwaitable[Decision]] | None = None
     """Whether a call may run. An attribute `policy(call) -> Decision | None` of it is asked first: what it decides needs no
     question, None leaves it open; its `forbidden` outranks a hook's `allow`, and a policy that fails forbids."""
-    hooks: Sequence[Hooks] = attrs.field(default=(), converter=_hooks)
+    hooks: Sequence[Hooks] = field(default=(), converter=_hooks)
     approval_order: Literal["one_at_a_time", "all_at_once"] = "one_at_a_time"
-    approval_timeout: float | None = attrs.field(default=None, validator=_not_negative)
+    approval_timeout: float | None = field(default=None, validator=_not_negative)
 
     tool_execution: Literal["parallel", "sequential"] = "parallel"
     eager_tools: bool = False
@@ -248,34 +249,34 @@ class Config:
     come as ever. If the reply then fails or is cut off, the result is dropped, and a retry may run the tool again. Such a tool
     may thus have run without a `ToolExecutionStart`, but never before the consumer came back after its `ToolCallEnd`. Nothing
     starts early where `approve`, `before_tool_call` or a `pre_tool_use` hook is set, nor behind a call that may not."""
-    max_parallel_tools: int | None = attrs.field(default=None, validator=_positive)
-    tool_timeout: float | None = attrs.field(default=None, validator=_not_negative)
-    max_result_characters: int | None = attrs.field(default=None, validator=_positive)
+    max_parallel_tools: int | None = field(default=None, validator=_positive)
+    tool_timeout: float | None = field(default=None, validator=_not_negative)
+    max_result_characters: int | None = field(default=None, validator=_positive)
     """Longest text of a call's result, in characters: all its text blocks together, without images and other data, `details`
     and `structured`. A longer one is cut before `after_tool_call` sees it, and ends with a line that says how long it was;
     a call that streams goes on, and the rest of its output is dropped. Streamed output, what the call then returns or raises,
     and what `after_tool_call` gives are each measured alone; words of the kernel's own are not."""
 
-    retry: Retry = attrs.field(default=Retry(), converter=_retry)
+    retry: Retry = field(default=Retry(), converter=_retry)
     """None: no retries."""
-    idle_timeout: float | None = attrs.field(default=120.0, validator=_not_negative)
+    idle_timeout: float | None = field(default=120.0, validator=_not_negative)
     """Longest silence of a model's stream, counted only while it is waited for."""
     deadline: float | None = None
     """Seconds from the first step."""
-    max_turns: int | None = attrs.field(default=None, validator=_positive)
+    max_turns: int | None = field(default=None, validator=_positive)
     """Turns with a request."""
-    max_cut_replies: int = attrs.field(default=3, validator=_positive)
+    max_cut_replies: int = field(default=3, validator=_positive)
     """Replies in a row whose calls were cut off by length."""
 
     abort: AbortSignal | None = None
-    abort_grace: float = attrs.field(default=0.25, validator=_not_negative)
-    run_ahead: int = attrs.field(default=64, validator=_not_negative)
+    abort_grace: float = field(default=0.25, validator=_not_negative)
+    run_ahead: int = field(default=64, validator=_not_negative)
     """Chunks of the model's stream that may be read ahead of the consumer; 0: step by step."""
 
     compaction: Compaction | None = None
     tool_source: ToolSource | None = None
     session_usage: Usage = Usage()
     """Where `TokenUsage.session` starts."""
-    clock: Clock = attrs.field(factory=SystemClock)
+    clock: Clock = field(factory=SystemClock)
     new_id: Callable[[], str] = new_call_id
-    options: Mapping[str, Any] = attrs.field(factory=dict)
+    options: Mapping[str, Any] = field(factory=dict)

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import attrs
 
-from agentloop._values import frozen
+from agentloop._frozen import field, frozen
 from agentloop.messages import (
     AgentMessage,
     AssistantMessage,
@@ -80,8 +80,8 @@ class Context:
     """What a run starts from. The caller's: a run never changes it; what it adds stands in `AgentEnd.messages`."""
 
     system_prompt: str | None = None
-    messages: tuple[AgentMessage, ...] = attrs.field(default=(), converter=agent_messages)
-    tools: tuple[Tool, ...] = attrs.field(default=(), converter=_tools)
+    messages: tuple[AgentMessage, ...] = field(default=(), converter=agent_messages)
+    tools: tuple[Tool, ...] = field(default=(), converter=_tools)
 
 
 # ---------------------------------------------------------------- transforms

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import attrs
 
-from agentloop._values import as_tuple, frozen, frozen_json, frozen_object, valid_text
+from agentloop._frozen import field, frozen
+from agentloop._values import as_tuple, frozen_json, frozen_object, valid_text
 from agentloop.errors import RunError, StopReason
 from agentloop.messages import (
     AgentMessage,
@@ -306,7 +307,7 @@ class AgentEnd:
     """The run is over. The last event of every run, once; after the last `TurnEnd`, compaction or `Abort`."""
 
     type: ClassVar[str] = "agent_end"
-    messages: tuple[AgentMessage, ...] = attrs.field(default=(), converter=as_tuple)
+    messages: tuple[AgentMessage, ...] = field(default=(), converter=as_tuple)
     """Inputs, committed replies and their results, in the order of their `MessageEnd`; and the last attempt's reply with
     its results when the run did not end `completed`."""
     stop_reason: StopReason = "completed"
@@ -318,7 +319,7 @@ class AgentEnd:
     """A compaction completed: the caller's old list is void, `messages` stands for all of it."""
     pending_summary: UserMessage | None = None
     """A summary that no turn took: give it first next time."""
-    exception: BaseException | None = attrs.field(default=None, eq=False, repr=False, hash=False)
+    exception: BaseException | None = field(default=None, eq=False, repr=False, hash=False)
     """What was raised, if anything was. Not on the wire, no part of equality."""
 
     def raise_for_error(self) -> None:
@@ -345,7 +346,7 @@ class TurnEnd:
     type: ClassVar[str] = "turn_end"
     message: AssistantMessage | None = None
     """The reply of the last attempt; None when that had none (and in a turn of open calls)."""
-    tool_results: tuple[ToolResultMessage, ...] = attrs.field(default=(), converter=as_tuple)
+    tool_results: tuple[ToolResultMessage, ...] = field(default=(), converter=as_tuple)
     """The turn's results, in call order."""
 
 
@@ -372,7 +373,7 @@ class MessageUpdate:
     type: ClassVar[str] = "message_update"
     __match_args__ = ("delta", "message")
     delta: Delta
-    _message: Any = attrs.field(default=None, eq=False, repr=False, hash=False)
+    _message: Any = field(default=None, eq=False, repr=False, hash=False)
 
     @property
     def message(self) -> AssistantMessage:
@@ -404,7 +405,7 @@ class ToolExecutionStart:
     type: ClassVar[str] = "tool_execution_start"
     tool_call_id: str
     tool_name: str
-    arguments: str = attrs.field(converter=valid_text)
+    arguments: str = field(converter=valid_text)
     """JSON text of what runs; of a call that cannot be parsed, as the model sent it."""
 
 
@@ -441,7 +442,7 @@ class ToolListReady:
     """The tools that the next request offers. Before the first request, and before each whose list differs."""
 
     type: ClassVar[str] = "tool_list_ready"
-    tools: tuple[ToolSpec, ...] = attrs.field(converter=as_tuple)
+    tools: tuple[ToolSpec, ...] = field(converter=as_tuple)
 
 
 @frozen
@@ -449,7 +450,7 @@ class McpConnectBegin:
     """Servers are being connected. After the inputs of the first turn; `McpConnectEnd` follows."""
 
     type: ClassVar[str] = "mcp_connect_begin"
-    servers: tuple[str, ...] = attrs.field(converter=as_tuple)
+    servers: tuple[str, ...] = field(converter=as_tuple)
 
 
 @frozen
@@ -471,7 +472,7 @@ class McpConnectEnd:
 
     type: ClassVar[str] = "mcp_connect_end"
     status: StopReason
-    results: tuple[McpServerStatus, ...] = attrs.field(default=(), converter=as_tuple)
+    results: tuple[McpServerStatus, ...] = field(default=(), converter=as_tuple)
     error_code: str | None = None
     error_message: str | None = None
 
@@ -506,7 +507,7 @@ class ApprovalRequest:
     type: ClassVar[str] = "approval_request"
     tool_call_id: str
     tool_name: str
-    arguments: str = attrs.field(converter=valid_text)
+    arguments: str = field(converter=valid_text)
 
 
 @frozen
@@ -571,7 +572,7 @@ class SubagentStarted:
     type: ClassVar[str] = "subagent"
     session_id: str
     tool_call_id: str | None = None
-    meta: JsonObject | None = attrs.field(default=None, converter=frozen_object)
+    meta: JsonObject | None = field(default=None, converter=frozen_object)
     """The child's session meta, where it is known."""
 
 
@@ -585,7 +586,7 @@ class Hook:
     name: str
     decision: Literal["continue", "stop", "allow", "deny"] | None = None
     reason: str | None = None
-    output: JsonObject | None = attrs.field(default=None, converter=frozen_object)
+    output: JsonObject | None = field(default=None, converter=frozen_object)
     tool_call_id: str | None = None
 
 
@@ -594,7 +595,7 @@ class ChildEvent:
     """An event of a nested run, among the updates of the call that runs it. `origin` is outermost first."""
 
     type: ClassVar[str] = "child_event"
-    origin: tuple[str, ...] = attrs.field(converter=as_tuple)
+    origin: tuple[str, ...] = field(converter=as_tuple)
     event: Event
 
 
@@ -603,7 +604,7 @@ class Foreign:
     """A record of a kind that we do not know, only out of a decoder. It may stand anywhere and is written back as it came."""
 
     type: ClassVar[str] = "foreign"
-    record: JsonObject = attrs.field(converter=frozen_json)
+    record: JsonObject = field(converter=frozen_json)
 
 
 Event: TypeAlias = (

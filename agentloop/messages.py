@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import attrs
 
-from agentloop._values import freeze_json, frozen, frozen_json, frozen_object, thaw_json, valid_text
+from agentloop._frozen import field, frozen
+from agentloop._values import freeze_json, frozen_json, frozen_object, thaw_json, valid_text
 from agentloop.errors import FinishReason, StopReason
 
 __all__ = [
@@ -53,7 +54,7 @@ JsonObject: TypeAlias = Mapping[str, Any]
 
 
 def _fidelity() -> Any:
-    return attrs.field(default=None, converter=frozen_object)
+    return field(default=None, converter=frozen_object)
 
 
 @frozen
@@ -62,7 +63,7 @@ class Text:
     that has no word of its own here."""
 
     type: ClassVar[str] = "text"
-    text: str = attrs.field(converter=valid_text)
+    text: str = field(converter=valid_text)
     fidelity: JsonObject | None = _fidelity()
     """What the adapter needs back unchanged (opaque), or None."""
 
@@ -72,7 +73,7 @@ class Thinking:
     """The model's reasoning as text, where the provider shows it."""
 
     type: ClassVar[str] = "thinking"
-    thinking: str = attrs.field(converter=valid_text)
+    thinking: str = field(converter=valid_text)
     fidelity: JsonObject | None = _fidelity()
 
 
@@ -93,7 +94,7 @@ class ToolCall:
     type: ClassVar[str] = "tool_call"
     id: str
     name: str
-    arguments: str = attrs.field(default="", converter=valid_text)
+    arguments: str = field(default="", converter=valid_text)
     fidelity: JsonObject | None = _fidelity()
 
     def parse(self) -> dict[str, Any]:
@@ -188,6 +189,10 @@ def text_of(content: Iterable[Any]) -> str:
 # ---------------------------------------------------------------- messages
 
 
+def _all_of(usage: Usage) -> int:
+    return usage.cache_read + usage.cache_write + usage.output
+
+
 @frozen
 class Usage:
     """Tokens of one request or of several added up. `total` is the sum of the three when it is not given."""
@@ -198,11 +203,7 @@ class Usage:
     """Other input."""
     output: int = 0
     """Output, thinking included."""
-    total: int = attrs.field()
-
-    @total.default
-    def _sum(self) -> int:
-        return self.cache_read + self.cache_write + self.output
+    total: int = field(default=attrs.Factory(_all_of, takes_self=True))
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -218,7 +219,7 @@ class UserMessage:
     """What a person, or somebody on their behalf, says to the model. `sender` is None for a person."""
 
     role: ClassVar[str] = "user"
-    content: tuple[ContentBlock, ...] = attrs.field(converter=content_blocks)
+    content: tuple[ContentBlock, ...] = field(converter=content_blocks)
     sender: str | None = None
 
     @property
@@ -235,7 +236,7 @@ class AssistantMessage:
     """
 
     role: ClassVar[str] = "assistant"
-    content: tuple[ContentBlock, ...] = attrs.field(converter=content_blocks)
+    content: tuple[ContentBlock, ...] = field(converter=content_blocks)
     stop_reason: StopReason | None = None
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
@@ -263,10 +264,10 @@ class ToolResultMessage:
     role: ClassVar[str] = "tool_result"
     tool_call_id: str
     tool_name: str
-    content: tuple[ContentBlock, ...] = attrs.field(converter=content_blocks)
-    details: Json = attrs.field(default=None, converter=frozen_json)
+    content: tuple[ContentBlock, ...] = field(converter=content_blocks)
+    details: Json = field(default=None, converter=frozen_json)
     """For the application: never sent to a model."""
-    structured: Json = attrs.field(default=None, converter=frozen_json)
+    structured: Json = field(default=None, converter=frozen_json)
     """The result as JSON, where the tool has a structured one."""
     is_error: bool = False
     stop_reason: StopReason = "completed"
@@ -321,7 +322,7 @@ class OpaqueMessage(CustomMessage):
     """A custom message of a role that nobody registered, as a decoder found it: kept and written back unchanged."""
 
     role: str  # type: ignore[misc]  # the one custom message whose role is data
-    data: JsonObject = attrs.field(converter=frozen_json)
+    data: JsonObject = field(converter=frozen_json)
 
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolResultMessage
@@ -356,10 +357,10 @@ def assistant(
 class ToolResult:
     """What a tool returns when a plain value does not say enough, and what its events carry."""
 
-    content: tuple[ContentBlock, ...] = attrs.field(default=(), converter=content_blocks)
-    details: Json = attrs.field(default=None, converter=frozen_json)
+    content: tuple[ContentBlock, ...] = field(default=(), converter=content_blocks)
+    details: Json = field(default=None, converter=frozen_json)
     """For the application: shown and stored, never sent to a model."""
-    structured: Json = attrs.field(default=None, converter=frozen_json)
+    structured: Json = field(default=None, converter=frozen_json)
     is_error: bool = False
     terminate: bool = False
     """Ask to end the run after this batch; it ends only if every result of the batch asks."""
@@ -376,6 +377,6 @@ class ToolSpec:
 
     name: str
     description: str = ""
-    parameters: JsonObject = attrs.field(factory=dict, converter=frozen_json)
+    parameters: JsonObject = field(factory=dict, converter=frozen_json)
     label: str | None = None
     """A name for people, never sent to a model."""

@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias
 
-import attrs
-
-from agentloop._values import frozen, frozen_object
+from agentloop._frozen import field, frozen
+from agentloop._values import frozen_object
 from agentloop.abort import AbortSignal
 from agentloop.errors import FinishReason
 from agentloop.messages import AgentMessage, ContentBlock, JsonObject, ToolSpec, Usage
@@ -45,7 +44,7 @@ class TextChunk:
     text: str
     index: int | None = None
     """Which block of the provider it belongs to; None: the open text block, or a new one."""
-    fidelity: JsonObject | None = attrs.field(default=None, converter=frozen_object)
+    fidelity: JsonObject | None = field(default=None, converter=frozen_object)
 
 
 @frozen
@@ -55,7 +54,7 @@ class ThinkingChunk:
     type: ClassVar[str] = "thinking_chunk"
     thinking: str
     index: int | None = None
-    fidelity: JsonObject | None = attrs.field(default=None, converter=frozen_object)
+    fidelity: JsonObject | None = field(default=None, converter=frozen_object)
 
 
 @frozen
@@ -68,7 +67,7 @@ class ToolCallChunk:
     id: str | None = None
     name: str | None = None
     index: int | None = None
-    fidelity: JsonObject | None = attrs.field(default=None, converter=frozen_object)
+    fidelity: JsonObject | None = field(default=None, converter=frozen_object)
 
 
 @frozen
@@ -101,7 +100,7 @@ class Finish:
 
     type: ClassVar[str] = "finish"
     reason: FinishReason
-    fidelity: JsonObject | None = attrs.field(default=None, converter=frozen_object)
+    fidelity: JsonObject | None = field(default=None, converter=frozen_object)
     """Goes to the message (not to a block)."""
 
 
@@ -119,9 +118,9 @@ class ModelRequest:
     tools: Sequence[ToolSpec]
     options: Mapping[str, Any]
     """Parameters for the adapter (temperature, thinking level, …), as `Config.options` gives them."""
-    abort: AbortSignal = attrs.field(factory=AbortSignal, eq=False, repr=False)
+    abort: AbortSignal = field(factory=AbortSignal, eq=False, repr=False)
     """Fires when the run stops. An adapter need not look at it: its task is cancelled as well."""
-    model: Model | None = attrs.field(default=None, eq=False, repr=False)
+    model: Model | None = field(default=None, eq=False, repr=False)
     """Who is asked; `Config.prepare_request` may replace it for this one request."""
 
 

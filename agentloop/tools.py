@@ -8,9 +8,9 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mappin
 from typing import Any, Literal, Protocol, overload
 
 import anyio
-import attrs
 
 from agentloop._docstring import read_docstring
+from agentloop._frozen import field, frozen
 from agentloop._jsontext import json_text, parse_json
 from agentloop._rawschema import SchemaCheck
 from agentloop._results import NO_OUTPUT as NO_OUTPUT
@@ -26,7 +26,7 @@ from agentloop._signature import (
     plain_copy,
     read_function,
 )
-from agentloop._values import freeze_json, frozen, thaw_json
+from agentloop._values import freeze_json, thaw_json
 from agentloop.abort import AbortSignal
 from agentloop.errors import InvalidArguments, ToolDefinitionError
 from agentloop.events import AgentEnd, ApprovalRequest, ChildEvent, Event, SubagentStarted
@@ -186,7 +186,7 @@ class Tool:
 
     name: str
     description: str
-    parameters: JsonObject = attrs.field(converter=_schema_of)
+    parameters: JsonObject = field(converter=_schema_of)
     """JSON Schema of the arguments object."""
     execute: Callable[..., Any]
     label: str | None = None
@@ -199,7 +199,7 @@ class Tool:
     """A pure wait, which steering may cut short."""
     replay: Literal["never", "safe"] = "never"
     """Whether it may run again when a crash left its outcome unknown."""
-    _plan: _Plan = attrs.field(init=False, eq=False, repr=False)
+    _plan: _Plan = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         """Check the fields and find out how the tool runs."""

@@ -16,7 +16,7 @@ import agentloop
 ROOT = Path(agentloop.__file__).parent
 
 LAYERS: dict[str, str] = {
-    "values": "errors messages abort _values _stepped _summary _digest",
+    "values": "errors messages abort _frozen _values _stepped _summary _digest",
     "protocol": "events grammar reducer _tables _guards _agreement _picture",
     "contracts": "model tools context convert config partial _legal _shape _scalars _shapes _types _signature _docstring"
     " _rawschema _results _problems _jsontext",

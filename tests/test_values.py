@@ -1,4 +1,4 @@
-"""The machinery of values: frozen classes, read-only JSON, text that is always valid."""
+"""What values hold: read-only JSON, text that is always valid."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections import OrderedDict, UserDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
 import pytest
 
 from agentloop._values import (
@@ -18,114 +17,13 @@ from agentloop._values import (
     MAX_JSON_DEPTH,
     ReadOnlyDict,
     ReadOnlyList,
-    as_tuple,
     freeze_json,
-    frozen,
     frozen_json,
     frozen_object,
     stitch,
     thaw_json,
     valid_text,
 )
-
-
-@frozen
-class Point:
-    x: int
-    y: int = 2
-    tags: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
-    made: list[int] = attrs.field(factory=list, eq=False, repr=False)
-    double: int = attrs.field(default=attrs.Factory(lambda self: self.x * 2, takes_self=True))
-
-
-@frozen
-class Other:
-    x: int
-
-
-@frozen
-class Empty:
-    pass
-
-
-@frozen
-class Checked:
-    x: int
-    y: int = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "y", self.x + 1)
-
-    def __repr__(self) -> str:
-        return "a repr of its own"
-
-    def __hash__(self) -> int:
-        return 7
-
-
-@frozen
-class Alike:
-    x: int
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-
-def test_fields_are_set_as_they_are_declared() -> None:
-    """By place and by name, with defaults, converters, and factories that see the value; a fresh list for each."""
-    point = Point(1)
-    assert (point.x, point.y, point.tags, point.made, point.double) == (1, 2, (), [], 2)
-    point = Point(1, 5, ["a"], [3], double=9)  # type: ignore[arg-type]
-    assert (point.x, point.y, point.tags, point.made, point.double) == (1, 5, ("a",), [3], 9)
-    assert Point(1).made is not Point(1).made
-    with pytest.raises(TypeError, match=r"Point\.__init__\(\)"):
-        Point()  # type: ignore[call-arg]
-    assert Checked(1).y == 2
-    assert set(Point.__init__.__annotations__) >= {"x", "y", "tags", "made", "double"}
-
-
-def test_values_cannot_be_changed() -> None:
-    """Neither set nor deleted, and nothing is added."""
-    for name in ("x", "z"):
-        with pytest.raises((attrs.exceptions.FrozenInstanceError, AttributeError)):
-            setattr(Point(1), name, 3)
-    assert not hasattr(Point(1), "__dict__")
-
-
-def test_values_compare_by_class_and_by_what_is_compared() -> None:
-    """`eq=False` fields take no part; another class is never equal, and is asked too."""
-    assert Point(1, made=[1]) == Point(1, made=[2])
-    assert Point(1) != Point(2)
-    assert Point(1) != Point(1, 3)
-    assert Other(1) != Point(1)
-    assert Other(1).__eq__(1) is NotImplemented
-    assert Other(1) == Other(1)
-    assert Empty() == Empty()
-    assert Alike(1) == Alike(2)
-
-
-def test_values_hash_as_they_compare() -> None:
-    """Equal ones have one hash; the class is a part of it; one that a class has itself stays."""
-    assert hash(Point(1, made=[1])) == hash(Point(1, made=[2]))
-    assert hash(Point(1)) != hash(Point(2))
-    assert len({Other(1), Point(1), Empty(), Empty()}) == 3
-    assert hash(Other(1)) != hash((1,)) != hash(Point(1))
-    assert hash(Checked(1)) == 7
-    assert hash(Alike(1)) == hash(Alike(1))
-
-
-def test_values_say_what_is_to_be_printed() -> None:
-    """`repr=False` fields are left out; a repr that a class has itself stays; of a local class, its own name."""
-
-    @frozen
-    class Local:
-        x: str
-
-    assert repr(Point(1)) == "Point(x=1, y=2, tags=(), double=2)"
-    assert repr(Local("a")) == "Local(x='a')"
-    assert repr(Checked(1)) == "a repr of its own"
-    assert repr(Empty()) == "Empty()"
-
 
 FROZEN = freeze_json({"a": [1, {"b": None}], "c": 1.5})
 

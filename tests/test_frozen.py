@@ -1,0 +1,224 @@
+"""`frozen`: what a class of values can do, and that attrs takes it for one of its own."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import weakref
+from typing import Any, ClassVar, get_type_hints
+
+import attrs
+import pytest
+
+from agentloop._frozen import field, frozen
+from agentloop._values import as_tuple
+
+
+@frozen
+class Point:
+    x: int
+    y: int = 2
+    tags: tuple[str, ...] = field(default=(), converter=as_tuple)
+    made: list[int] = field(factory=list, eq=False, repr=False)
+    double: int = field(default=attrs.Factory(lambda self: self.x * 2, takes_self=True))
+
+
+@frozen
+class Other:
+    x: int
+
+
+@frozen
+class Empty:
+    pass
+
+
+@frozen
+class Checked:
+    x: int
+    y: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "y", self.x + 1)
+
+    def __repr__(self) -> str:
+        return "a repr of its own"
+
+    def __hash__(self) -> int:
+        return 7
+
+
+@frozen
+class Alike:
+    x: int
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def test_fields_are_set_as_they_are_declared() -> None:
+    """By place and by name, with defaults, converters, and factories that see the value; a fresh list for each."""
+    point = Point(1)
+    assert (point.x, point.y, point.tags, point.made, point.double) == (1, 2, (), [], 2)
+    point = Point(1, 5, ["a"], [3], double=9)  # type: ignore[arg-type]
+    assert (point.x, point.y, point.tags, point.made, point.double) == (1, 5, ("a",), [3], 9)
+    assert Point(1).made is not Point(1).made
+    with pytest.raises(TypeError, match=r"Point\.__init__\(\)"):
+        Point()  # type: ignore[call-arg]
+    assert Checked(1).y == 2
+    assert set(Point.__init__.__annotations__) >= {"x", "y", "tags", "made", "double"}
+
+
+def test_values_cannot_be_changed() -> None:
+    """Neither set nor deleted, and nothing is added."""
+    for name in ("x", "z"):
+        with pytest.raises((attrs.exceptions.FrozenInstanceError, AttributeError)):
+            setattr(Point(1), name, 3)
+    assert not hasattr(Point(1), "__dict__")
+
+
+def test_values_compare_by_class_and_by_what_is_compared() -> None:
+    """`eq=False` fields take no part; another class is never equal, and is asked too."""
+    assert Point(1, made=[1]) == Point(1, made=[2])
+    assert Point(1) != Point(2)
+    assert Point(1) != Point(1, 3)
+    assert Other(1) != Point(1)
+    assert Other(1).__eq__(1) is NotImplemented
+    assert Other(1) == Other(1)
+    assert Empty() == Empty()
+    assert Alike(1) == Alike(2)
+
+
+def test_values_hash_as_they_compare() -> None:
+    """Equal ones have one hash; the class is a part of it; one that a class has itself stays."""
+    assert hash(Point(1, made=[1])) == hash(Point(1, made=[2]))
+    assert hash(Point(1)) != hash(Point(2))
+    assert len({Other(1), Point(1), Empty(), Empty()}) == 3
+    assert hash(Other(1)) != hash((1,)) != hash(Point(1))
+    assert hash(Checked(1)) == 7
+    assert hash(Alike(1)) == hash(Alike(1))
+
+
+def test_values_say_what_is_to_be_printed() -> None:
+    """`repr=False` fields are left out; a repr that a class has itself stays; of a local class, its own name."""
+
+    @frozen
+    class Local:
+        x: str
+
+    assert repr(Point(1)) == "Point(x=1, y=2, tags=(), double=2)"
+    assert repr(Local("a")) == "Local(x='a')"
+    assert repr(Checked(1)) == "a repr of its own"
+    assert repr(Empty()) == "Empty()"
+
+
+def _positive(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value < 1:
+        raise ValueError(f"{type(instance).__name__}.{attribute.name}: expected a number from 1, got {value!r}")
+
+
+@frozen(kw_only=True)
+class Options:
+    kind: ClassVar[str] = "options"
+    size: int = field(validator=_positive)
+    name: str = "a"
+    _hidden: int = 3
+
+
+@frozen
+class Longer(Other):
+    z: int = 4
+
+
+@attrs.frozen
+class OfAttrs(Point):
+    last: str = "z"
+
+
+def test_fields_by_keyword_only() -> None:
+    """They are not taken by place; those behind a default may have none; an underscore is no part of a parameter's name."""
+    made = Options(name="b", size=2, hidden=5)
+    assert (made.size, made.name, made._hidden, made.kind) == (2, "b", 5, "options")
+    with pytest.raises(TypeError, match="positional"):
+        Options(2)  # type: ignore[misc, call-arg]
+    assert str(inspect.signature(Options)) == "(*, size: 'int', name: 'str' = 'a', hidden: 'int' = 3) -> None"
+
+
+def test_validators_see_the_value_and_name_its_field() -> None:
+    """What a validator raises comes out; it runs when all fields are set."""
+    with pytest.raises(ValueError, match=r"Options\.size: expected a number from 1, got 0"):
+        Options(size=0)
+
+
+def test_a_class_without_fields_takes_nothing() -> None:
+    """An argument too many is refused."""
+    with pytest.raises(TypeError):
+        Empty(1)  # type: ignore[call-arg]
+    assert Empty() is not Empty()
+
+
+def test_values_match_by_place() -> None:
+    """`match` sees the fields that can be given by place."""
+    match Point(1, 5):
+        case Point(x, y):
+            assert (x, y) == (1, 5)
+        case _:
+            raise AssertionError("a point is a point")
+    assert (Point.__match_args__, Options.__match_args__) == (("x", "y", "tags", "made", "double"), ())
+
+
+@pytest.mark.parametrize("value", [Point(1, 5, ("a",), [3], 9), Options(size=2), Longer(1), OfAttrs(1)])
+def test_values_are_copied_and_pickled(value: Any) -> None:
+    """A copy is equal, also in what is not compared; a weak reference lives as long as the value."""
+    for again in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value), attrs.evolve(value)):
+        assert again == value
+        assert attrs.asdict(again) == attrs.asdict(value)
+        assert again is not value
+    assert weakref.ref(value)() is value
+
+
+def test_attrs_takes_them_for_its_own() -> None:
+    """`has`, `fields`, `evolve`, `asdict` and `resolve_types` answer as for a class that attrs has made."""
+
+    @attrs.frozen
+    class Same:
+        x: int
+        y: int = 2
+        tags: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+        made: list[int] = attrs.field(factory=list, eq=False, repr=False)
+        double: int = attrs.field(default=3)
+
+    assert attrs.has(Point)
+    for ours, theirs in zip(attrs.fields(Point), attrs.fields(Same), strict=True):
+        for name in ("name", "alias", "type", "converter", "eq", "repr", "init", "kw_only", "validator", "hash"):
+            assert getattr(ours, name) == getattr(theirs, name), name
+    assert attrs.fields(Point).y.default == 2
+    assert attrs.fields(Point) is attrs.fields(Point)
+    assert attrs.fields(Longer).z.default == 4
+    assert attrs.evolve(Point(1, made=[7]), y=4) == Point(1, 4, made=[])
+    assert attrs.asdict(Options(size=2)) == {"size": 2, "name": "a", "_hidden": 3}
+    assert attrs.evolve(Options(size=2), hidden=4)._hidden == 4
+    attrs.resolve_types(Point)
+    assert attrs.fields(Point).tags.type == tuple[str, ...]
+    assert get_type_hints(Point)["made"] == list[int]
+
+
+def test_a_frozen_value_says_that_it_is_frozen() -> None:
+    """With the error that attrs has for it, when a field is set or deleted."""
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        Point(1).x = 3  # type: ignore[misc]
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        del Point(1).x
+
+
+def test_subclasses_have_the_fields_of_both() -> None:
+    """Those of the base come first; a subclass that attrs makes has them too, and is frozen."""
+    assert (Longer(1, 2).x, Longer(1, 2).z, Longer(1)) == (1, 2, Longer(1, 4))
+    assert Longer(1) != Other(1)
+    value = OfAttrs(1, last="b")
+    assert (value.x, value.double, value.last, [each.name for each in attrs.fields(OfAttrs)][-2:]) == (
+        1, 2, "b", ["double", "last"],
+    )  # fmt: skip
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        value.last = "c"  # type: ignore[misc]
