@@ -47,7 +47,7 @@ async def ask(core: Core, attempt: int, emit: Callable[[Event], None] | None = N
     core.emit(RequestBegin(attempt))
     reading = _Reading(core, emit or core.emit_update)
     try:
-        request = await _prepare(core)
+        reading.request = await _prepare(core)
     except Stopped:
         failure: _Failure | None = _stopped(core)
     except CallbackFailed as error:
@@ -55,7 +55,7 @@ async def ask(core: Core, attempt: int, emit: Callable[[Event], None] | None = N
     except ModelError as error:
         failure = classify(error)
     else:
-        failure = await reading.read(request)
+        failure = await reading.read()
     _end(core, attempt, reading.assembler, failure)
 
 
@@ -129,7 +129,10 @@ def _listed(core: Core, value: Any, name: str) -> list[Any]:
 class _Reading:
     """The reading of one stream."""
 
-    __slots__ = ("assembler", "core", "over", "paused", "reads", "seen", "stamp")
+    __slots__ = ("assembler", "core", "job", "over", "paused", "reads", "request", "seen", "stamp")
+
+    request: ModelRequest
+    job: Job
 
     def __init__(self, core: Core, emit: Callable[[Event], None]) -> None:
         self.core = core
@@ -142,19 +145,20 @@ class _Reading:
         self.seen = 0
         self.stamp = 0.0  # when the provider was last heard of, as far as it matters
 
-    async def read(self, request: ModelRequest) -> _Failure | None:
+    async def read(self) -> _Failure | None:
         """Read the stream to its end; None if the reply is whole."""
         core = self.core
-        if request.model is not core.config.model:
-            self.assembler.name(_name(request.model, "provider"), _name(request.model, "model"))
+        model = self.request.model
+        if model is not core.config.model:
+            self.assembler.name(_name(model, "provider"), _name(model, "model"))
         idle = core.config.idle_timeout
         self.stamp = core.clock.now()
         if idle is not None:
             core.timers.set(self, self.stamp + idle)
-        job = core.spawn(lambda: self._stream(request), tag="a model's stream")
+        self.job = job = core.spawn(self._stream, tag="a model's stream")
         silent = False
         try:
-            await core.until(lambda: job.done or core.look() or (idle is not None and self._silent(idle)))
+            await core.until(self._settled)
             silent = not job.done and not core.look()
         except BaseException:
             self.over = True
@@ -166,6 +170,9 @@ class _Reading:
             self.over = True
             await core.cancel_jobs((job,))
         return self._verdict(job, silent)
+
+    def _settled(self) -> bool:
+        return self.job.done or self.core.look() or self._silent()
 
     def _verdict(self, job: Job, silent: bool) -> _Failure | None:
         error = job.error
@@ -182,10 +189,10 @@ class _Reading:
             return classify(ModelError("truncated", "the model's stream ended without saying why (no Finish)"))
         return classify(error)
 
-    def _silent(self, idle: float) -> bool:
-        """Whether nothing came for `idle` seconds while the provider was waited for."""
-        core = self.core
-        if not core.timers.expired(self):
+    def _silent(self) -> bool:
+        """Whether nothing came for as long as `idle_timeout` while the provider was waited for."""
+        core, idle = self.core, self.core.config.idle_timeout
+        if idle is None or not core.timers.expired(self):
             return False
         now = core.clock.now()
         if self.paused or self.reads != self.seen:
@@ -196,14 +203,14 @@ class _Reading:
         core.timers.set(self, self.stamp + idle)
         return False
 
-    async def _stream(self, request: ModelRequest) -> None:
+    async def _stream(self) -> None:
         """The job: everything of the provider's stream happens here."""
         core, feed = self.core, self.assembler.feed
         now, ahead, count = core.clock.now, core.config.run_ahead, 0
         abort = core.config.abort or core.signal
         if abort.aborted:  # between the spawn of this job and its first line
             return
-        stream: Any = await _open(request)
+        stream: Any = await _open(self.request)
         try:
             async for chunk in stream:
                 if self.over or abort.aborted:  # the driver may not have had its turn yet
