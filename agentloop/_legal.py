@@ -215,7 +215,9 @@ class LegalBuilder:
             free = call_id != "" and (places is None or places is _LEFT_OUT)
             if not (free or named):
                 named = True
-                self._ids.update([(other.id, None) for other in sent])  # a name that is made must avoid the later ones too
+                self._ids.update(
+                    [(other.id, None) for other in sent]
+                )  # a name that is made must avoid the later ones too
             calls.append(self._legal_call(index, call, free))
             if places and places[0] >= first:  # the id stands twice in this very reply
                 places.append(place)
