@@ -13,7 +13,7 @@ from typing import Any, Final
 import attrs
 
 from agentloop._jsontext import json_text
-from agentloop._problems import counted
+from agentloop._schema.problems import counted
 from agentloop._values import MAX_JSON_DEPTH, valid_text
 from agentloop.messages import (
     ContentBlock,

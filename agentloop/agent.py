@@ -27,11 +27,11 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from agentloop._agent_input import AgentInput, input_messages
-from agentloop._agent_queues import QUEUES, MessageQueues, QueueMode, QueueName
-from agentloop._agent_reader import EventReader
-from agentloop._agent_state import AgentState
-from agentloop._agent_thread import in_a_thread
+from agentloop._agent.input import AgentInput, input_messages
+from agentloop._agent.queues import QUEUES, MessageQueues, QueueMode, QueueName
+from agentloop._agent.reader import EventReader
+from agentloop._agent.state import AgentState
+from agentloop._agent.thread import in_a_thread
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context

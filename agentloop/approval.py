@@ -27,13 +27,13 @@ from typing import Any, Final
 
 import attrs
 
-from agentloop._conditions import Condition
+from agentloop._approval.conditions import Condition
+from agentloop._approval.patterns import Budget
+from agentloop._approval.policy_text import from_plain, read_toml, to_plain
+from agentloop._approval.questions import Approvals, PolicyLike, Question, decided
+from agentloop._approval.rules import STEPS, Rule, Verdict, Word, checked_word, strictest
+from agentloop._approval.until_waiting import UntilWaiting, until_waiting
 from agentloop._jsontext import parse_json
-from agentloop._patterns import Budget
-from agentloop._policy_text import from_plain, read_toml, to_plain
-from agentloop._questions import Approvals, PolicyLike, Question, decided
-from agentloop._rules import STEPS, Rule, Verdict, Word, checked_word, strictest
-from agentloop._until_waiting import UntilWaiting, until_waiting
 from agentloop._values import as_tuple
 from agentloop.config import Decision
 from agentloop.events import ApprovalRequest

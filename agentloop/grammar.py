@@ -3,7 +3,7 @@
 A run is in one of the states of `RUN`, `TURN` and `COMPACTION`; each of its calls in one of `CALL`; an open reply in
 one of `BLOCK`. A line is `state  rule  event > next state, …`: `rule` is broken when another event comes (`.`: the rule
 that `EVENT_RULES` has for that event); `a | b` are two states that an event may lead to. What no table can say
-(indexes, ids, the order of results) is in `_guards.py`; that derived values agree is the second level, `ValueChecker`.
+(indexes, ids, the order of results) is in `_grammar.guards`; that derived values agree is the second level, `ValueChecker`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final, NoReturn
 
-from agentloop._agreement import VALUE_RULES, ValueChecker
-from agentloop._guards import GUARDS, Guards
-from agentloop._picture import draw
-from agentloop._tables import EVENTS, Key, State, Step, read_rows, read_states, spelled
+from agentloop._grammar.agreement import VALUE_RULES, ValueChecker
+from agentloop._grammar.guards import GUARDS, Guards
+from agentloop._grammar.tables import EVENTS, Key, State, Step, read_rows, read_states, spelled
 from agentloop.events import Event, Foreign, Hook, MessageEnd, MessageStart
 from agentloop.messages import AssistantMessage, ToolResultMessage
 
@@ -308,6 +307,8 @@ def check(events: Iterable[Event], values: bool = True, *, trace: bool = False, 
 
 def picture() -> str:
     """The order of events as a drawing, made from the tables; the README shows it."""
+    from agentloop._grammar.picture import draw  # seldom wanted, so not loaded with the checker
+
     return draw(ORDER, CALL_STATES, BLOCK_STATES, GROUPS["CallBegins"])
 
 

@@ -3,7 +3,7 @@
 Needs the extra `mcp` (the official SDK), which is loaded at the first connection.
 
 - Each server is connected in the run's first turn, all at once; one that fails costs only its own tools.
-- A tool is named `SERVER__TOOL` (see `_mcp_names`), its schema is passed on as it is. A tool whose schema no provider would
+- A tool is named `SERVER__TOOL` (see `_mcp.names`), its schema is passed on as it is. A tool whose schema no provider would
   take is left out, with a line in the log.
 - A call that is aborted, timed out or cancelled is cancelled at the server. A server that dies in a call gives an error
   result, with its exit code and the end of its standard error; its next call starts it again (`restarts`).
@@ -25,8 +25,8 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from agentloop._host import Job, make_host
-from agentloop._mcp_names import Names
-from agentloop._mcp_servers import (
+from agentloop._mcp.names import Names
+from agentloop._mcp.servers import (
     HttpServer,
     McpServer,
     StdioServer,
@@ -41,7 +41,7 @@ from agentloop.tools import Tool, ToolContext
 if TYPE_CHECKING:
     from mcp_types import Tool as ListedTool
 
-    from agentloop._mcp_connection import Connection
+    from agentloop._mcp.connection import Connection
 
 __all__ = ["HttpServer", "McpServer", "McpServers", "StdioServer", "mcp_servers", "read_mcp_config"]
 
@@ -154,7 +154,7 @@ class McpServers:
         return tuple(results[name] for name in self.servers)
 
     def _start(self) -> None:
-        from agentloop._mcp_connection import Connection
+        from agentloop._mcp.connection import Connection
 
         host = make_host()
         self._served = [_Served(Connection(server, self._list_changed)) for server in self._described]
@@ -222,7 +222,7 @@ class McpServers:
 
 
 def _load() -> None:
-    for module in ("agentloop._mcp_connection", "jsonschema.validators"):
+    for module in ("agentloop._mcp.connection", "jsonschema.validators"):
         importlib.import_module(module)
 
 

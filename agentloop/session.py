@@ -21,11 +21,11 @@ from typing import Any, Final, Self
 
 import attrs
 
-from agentloop._conversation import Conversation, resumed_messages, resumed_prompt, waits
-from agentloop._door import Approve, Door, without_summary
-from agentloop._prompts import Prompt, Prompts, prompt_messages
-from agentloop._session_queues import WithQueues
-from agentloop._session_run import SessionRecords, SessionRun
+from agentloop._session.conversation import Conversation, resumed_messages, resumed_prompt, waits
+from agentloop._session.door import Approve, Door, without_summary
+from agentloop._session.prompts import Prompt, Prompts, prompt_messages
+from agentloop._session.queues import WithQueues
+from agentloop._session.run import SessionRecords, SessionRun
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context

@@ -9,15 +9,15 @@ from typing import Any, Literal, Protocol, overload
 
 import anyio
 
-from agentloop._docstring import read_docstring
 from agentloop._frozen import field, frozen
 from agentloop._jsontext import json_text, parse_json
-from agentloop._rawschema import SchemaCheck
 from agentloop._results import NO_OUTPUT as NO_OUTPUT
 from agentloop._results import as_result
 from agentloop._results import error_text as error_text
-from agentloop._shape import Reading
-from agentloop._signature import (
+from agentloop._schema.docstring import read_docstring
+from agentloop._schema.raw import SchemaCheck
+from agentloop._schema.shape import Reading
+from agentloop._schema.signature import (
     ToolKind,
     TypedFunction,
     context_parameter,

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import anyio
 import attrs
 
-from agentloop._docstring import read_docstring
-from agentloop._patterns import Budget, TooCostly, glob, regex
-from agentloop._rawschema import SchemaCheck
+from agentloop._approval.patterns import Budget, TooCostly, glob, regex
+from agentloop._schema.docstring import read_docstring
+from agentloop._schema.raw import SchemaCheck
 from agentloop.approval import Policy
 from agentloop.config import Config
 from agentloop.context import Context

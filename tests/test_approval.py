@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import ApprovalRequest, PolicyError, ToolInvocation, tool
-from agentloop._patterns import MAX_PATTERN, MAX_STATES, Budget, TooCostly, glob, regex
-from agentloop._rules import STEPS, WORDS
+from agentloop._approval.patterns import MAX_PATTERN, MAX_STATES, Budget, TooCostly, glob, regex
+from agentloop._approval.rules import STEPS, WORDS
 from agentloop.approval import Condition, Policies, Policy, Rule, Verdict
 
 MANY = 10_000_000

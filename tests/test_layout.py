@@ -17,17 +17,15 @@ ROOT = Path(agentloop.__file__).parent
 
 LAYERS: dict[str, str] = {
     "values": "errors messages abort _frozen _values _stepped _summary _digest",
-    "protocol": "events grammar reducer _tables _guards _agreement _picture",
-    "contracts": "model tools context convert config partial _legal _shape _scalars _shapes _types _signature _docstring"
-    " _rawschema _results _problems _jsontext",
+    "protocol": "events grammar reducer _grammar",
+    "contracts": "model tools context convert config partial _schema _legal _results _jsontext",
     "host": "_host",
     "driver": "loop _decide _drive _run _ask _eager _execute _outcome _hooks _toolset _timers _sink _assemble",
-    "shells": "view _screen compaction agent _agent_input _agent_queues _agent_reader _agent_state _agent_thread"
-    " approval _conditions _patterns _rules _policy_text _questions _until_waiting",
-    "sessions": "session subagent _session_run _session_queues _conversation _prompts _door",
+    "shells": "view _screen compaction agent _agent approval _approval",
+    "sessions": "session subagent _session",
     "omni": "omni",
     "models": "models",
-    "mcp": "mcp _mcp_servers _mcp_names _mcp_results _mcp_process _mcp_http _mcp_connection",
+    "mcp": "mcp _mcp",
     "testing": "testing",
     "cli": "cli __main__",
 }

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_support import lists, needs_mcp, nothing_left, rude, run
 
-from agentloop._mcp_names import Names
+from agentloop._mcp.names import Names
 from agentloop.mcp import HttpServer, McpServers, StdioServer, mcp_servers, read_mcp_config
 from agentloop.testing import collect_sync
 
@@ -147,7 +147,7 @@ def test_results() -> None:
     needs_mcp()
     import mcp_types as types
 
-    from agentloop._mcp_results import progress_of, result_of
+    from agentloop._mcp.results import progress_of, result_of
 
     alone = result_of(types.CallToolResult(content=[], structured_content={"a": [1, None]}))
     assert (alone.text, alone.structured) == ('{"a":[1,null]}', {"a": [1, None]})

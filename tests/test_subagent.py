@@ -32,7 +32,7 @@ from agentloop import (
     agent_loop,
     tool,
 )
-from agentloop._door import Door
+from agentloop._session.door import Door
 from agentloop.approval import Approvals, Question
 from agentloop.compaction import Summarize, TurnsReach
 from agentloop.grammar import check

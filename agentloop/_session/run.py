@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import anyio
 
-from agentloop._conversation import Conversation
+from agentloop._session.conversation import Conversation
 from agentloop._stepped import Stepped
 from agentloop.events import AgentEnd, Event
 from agentloop.omni.codec import Encoder, StreamFilter

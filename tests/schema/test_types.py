@@ -16,7 +16,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotReq
 import attrs
 import pytest
 
-from agentloop._types import TypeReader
+from agentloop._schema.types import TypeReader
 from agentloop.errors import ToolDefinitionError
 from agentloop.tools import ToolContext, tool
 

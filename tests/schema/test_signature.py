@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentloop._signature import context_parameter, display_name, inner_function, kind_of
+from agentloop._schema.signature import context_parameter, display_name, inner_function, kind_of
 from agentloop.errors import ToolDefinitionError
 
 

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop._shape import Reading, Refused
-from agentloop._shapes import Object
-from agentloop._types import TypeReader
+from agentloop._schema.composites import Object
+from agentloop._schema.shape import Reading, Refused
+from agentloop._schema.types import TypeReader
 
 
 class Color(enum.Enum):

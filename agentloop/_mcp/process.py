@@ -21,7 +21,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from agentloop._mcp_servers import StdioServer
+from agentloop._mcp.servers import StdioServer
 
 PATIENCE: Final = 0.5
 """Seconds for each of: leaving by itself once its input is closed, after SIGTERM, after SIGKILL."""

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import attrs
 
-from agentloop._conditions import Condition
-from agentloop._patterns import Budget, Pattern, TooCostly, glob
+from agentloop._approval.conditions import Condition
+from agentloop._approval.patterns import Budget, Pattern, TooCostly, glob
 from agentloop._values import as_tuple
 
 Word: TypeAlias = Literal["allow", "ask", "deny", "forbid"]

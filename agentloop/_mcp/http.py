@@ -17,7 +17,7 @@ from typing import Any, Final
 import anyio
 import httpx2
 
-from agentloop._mcp_servers import HttpServer
+from agentloop._mcp.servers import HttpServer
 
 _MODULE: Final = "mcp.client.streamable_http"
 _TIMEOUT: Final = 30.0

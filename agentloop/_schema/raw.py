@@ -19,10 +19,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from agentloop import _scalars as scalars
-from agentloop import _shapes as shapes
-from agentloop._problems import MAX_PROBLEMS, Path, Problems, missing, one_of, shortened
-from agentloop._shape import Reading, Shape
+from agentloop._schema import composites, scalars
+from agentloop._schema.problems import MAX_PROBLEMS, Path, Problems, missing, one_of, shortened
+from agentloop._schema.shape import Reading, Shape
 from agentloop._values import thaw_json
 
 logger = logging.getLogger("agentloop.tools")
@@ -34,8 +33,8 @@ _PLAIN: dict[str, Shape] = {
     "integer": scalars.Integer(),
     "number": scalars.Number(),
     "boolean": scalars.Boolean(),
-    "array": shapes.Array(scalars.Anything()),
-    "object": shapes.Dictionary(scalars.Anything()),
+    "array": composites.Array(scalars.Anything()),
+    "object": composites.Dictionary(scalars.Anything()),
 }
 _TYPES: dict[str, Shape] = {**_PLAIN, "string": scalars.String(), "null": scalars.Null()}
 _FACTS = ("types", "options", "property", "unexpected", "limit", "pattern", "multiple_of", "expected_value")

@@ -24,11 +24,10 @@ from typing import Any
 
 import attrs
 
-from agentloop import _scalars as scalars
-from agentloop import _shapes as shapes
-from agentloop._docstring import read_docstring
 from agentloop._jsontext import number_in
-from agentloop._shape import JsonSchema, Shape
+from agentloop._schema import composites, scalars
+from agentloop._schema.docstring import read_docstring
+from agentloop._schema.shape import JsonSchema, Shape
 from agentloop._values import freeze_json, thaw_json
 from agentloop.errors import ToolDefinitionError
 
@@ -90,7 +89,7 @@ class TypeReader:
     def __init__(self, owner: str, local_names: Callable[[], Mapping[str, Any]]) -> None:
         self.local_names = local_names
         self._place = [owner]
-        self._references: dict[Any, shapes.Reference] = {}
+        self._references: dict[Any, composites.Reference] = {}
         self._open: set[Any] = set()
         self._definitions: dict[str, Shape | None] = {}
 
@@ -111,7 +110,7 @@ class TypeReader:
         """The error to raise, with its place."""
         return ToolDefinitionError(f"{': '.join(self._place)}: {reason}")
 
-    def field(self, annotation: Any, default: Any, required: bool, description: str | None) -> shapes.Field:
+    def field(self, annotation: Any, default: Any, required: bool, description: str | None) -> composites.Field:
         """A named part of an object. The annotation's own description wins over the given one."""
         annotation, own = described(annotation)
         shape = self.shape(annotation)
@@ -121,13 +120,13 @@ class TypeReader:
         shown = None if required else _json_default(default)
         if shown is not None:
             keywords["default"] = shown
-        return shapes.Field(shape, required, keywords)
+        return composites.Field(shape, required, keywords)
 
     def shape(self, annotation: Any) -> Shape:
         """The shape of a type. Raises `ToolDefinitionError` for one that has no meaning here."""
         annotation, text = described(annotation)
         if text is not None:
-            return shapes.Described(self.shape(annotation), text)
+            return composites.Described(self.shape(annotation), text)
         try:
             if annotation in _SCALARS:
                 return _SCALARS[annotation]
@@ -151,7 +150,7 @@ class TypeReader:
 
     def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> Shape:
         if origin is typing.Union or origin is types.UnionType:
-            return shapes.Union([self.shape(argument) for argument in arguments])
+            return composites.Union([self.shape(argument) for argument in arguments])
         if origin is typing.Literal:
             return scalars.Choice([self._choice(value) for value in arguments])
         if origin is tuple:
@@ -161,16 +160,16 @@ class TypeReader:
         if origin in _DICTIONARIES:
             if arguments[0] not in (str, Any):
                 raise self.refuse(f"the keys of a JSON object are strings; expected dict[str, …], got {annotation!r}")
-            return shapes.Dictionary(self.shape(arguments[1]))
+            return composites.Dictionary(self.shape(arguments[1]))
         raise self._unsupported(annotation)
 
     def _bare(self, annotation: Any) -> Shape:
         if annotation in _ARRAYS:
-            return shapes.Array(scalars.Anything(), _ARRAYS[annotation])
+            return composites.Array(scalars.Anything(), _ARRAYS[annotation])
         if annotation is tuple:
-            return shapes.Array(scalars.Anything(), tuple)
+            return composites.Array(scalars.Anything(), tuple)
         if annotation in _DICTIONARIES:
-            return shapes.Dictionary(scalars.Anything())
+            return composites.Dictionary(scalars.Anything())
         if not isinstance(annotation, type):
             raise self._unsupported(annotation)
         if issubclass(annotation, enum.Enum) and len(annotation):
@@ -184,14 +183,14 @@ class TypeReader:
     def _tuple(self, arguments: tuple[Any, ...]) -> Shape:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return self._array(arguments[0], tuple)
-        return shapes.FixedArray(tuple([self.shape(argument) for argument in arguments]))
+        return composites.FixedArray(tuple([self.shape(argument) for argument in arguments]))
 
     def _array(self, item: Any, make: Callable[[list[Any]], Any]) -> Shape:
         inner = described(item)[0]
         unhashable = (typing.get_origin(inner) or inner) in (list, dict, set) or getattr(inner, "__hash__", 0) is None
         if make in (set, frozenset) and unhashable:
             raise self.refuse(f"the items of a set must be hashable, and {inner!r} is not; use list")
-        return shapes.Array(self.shape(item), make)
+        return composites.Array(self.shape(item), make)
 
     def _choice(self, value: Any) -> tuple[Any, Any]:
         written = value.value if isinstance(value, enum.Enum) else value
@@ -209,7 +208,7 @@ class TypeReader:
             if alias in self._open:  # recursive, so it needs a name
                 self._definitions.setdefault(reference.name, None)
             return reference if reference.name in self._definitions else reference.target
-        reference = self._references[alias] = shapes.Reference(self._free_name(alias.__name__))
+        reference = self._references[alias] = composites.Reference(self._free_name(alias.__name__))
         self._open.add(alias)
         with self.at(f"type {alias.__name__}"):
             try:
@@ -238,7 +237,7 @@ class TypeReader:
         reference = self._references.get(cls)
         if reference is not None:
             return reference
-        reference = self._references[cls] = shapes.Reference(self._free_name(cls.__name__))
+        reference = self._references[cls] = composites.Reference(self._free_name(cls.__name__))
         self._definitions[reference.name] = None  # keeps its place in the order
         with self.at(f"class {cls.__qualname__}"):
             hints = self._class_hints(cls)
@@ -253,7 +252,7 @@ class TypeReader:
                         raise self.refuse("InitVar is not supported")
                     fields[name] = self.field(annotation, default, required, docstring.parameters.get(name))
         make = None if _is_typed_dict(cls) else cls
-        reference.target = shapes.Object(fields, make, docstring.description or None)
+        reference.target = composites.Object(fields, make, docstring.description or None)
         self._definitions[reference.name] = reference.target
         return reference
 

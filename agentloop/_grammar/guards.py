@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NoReturn
 
-from agentloop._tables import DELTAS, Guard, State
+from agentloop._grammar.tables import DELTAS, Guard, State
 from agentloop.errors import GrammarError
 from agentloop.events import (
     AgentStart,

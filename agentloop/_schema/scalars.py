@@ -11,8 +11,8 @@ from typing import Any
 
 from agentloop._frozen import frozen
 from agentloop._jsontext import number_in
-from agentloop._problems import Path, one_of
-from agentloop._shape import JsonSchema, Reading, Shape
+from agentloop._schema.problems import Path, one_of
+from agentloop._schema.shape import JsonSchema, Reading, Shape
 from agentloop._values import thaw_json
 
 _BOOLEAN_TEXTS = {"true": True, "True": True, "false": False, "False": False}

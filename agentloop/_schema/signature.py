@@ -10,11 +10,11 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
-from agentloop._docstring import Docstring, read_docstring
 from agentloop._frozen import frozen
-from agentloop._shape import JsonSchema, Reading, Refused
-from agentloop._shapes import Field, Object
-from agentloop._types import TypeReader, described
+from agentloop._schema.composites import Field, Object
+from agentloop._schema.docstring import Docstring, read_docstring
+from agentloop._schema.shape import JsonSchema, Reading, Refused
+from agentloop._schema.types import TypeReader, described
 from agentloop._values import freeze_json, thaw_json
 from agentloop.errors import InvalidArguments, ToolDefinitionError
 from agentloop.messages import json_type

@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
-from agentloop._agent_queues import QUEUES, QueueMode, QueueName
-from agentloop._conversation import Conversation
-from agentloop._prompts import Prompts, prompt_messages
+from agentloop._agent.queues import QUEUES, QueueMode, QueueName
+from agentloop._session.conversation import Conversation
+from agentloop._session.prompts import Prompts, prompt_messages
 from agentloop.config import Config
 from agentloop.messages import AgentMessage
 from agentloop.omni.custom import MessageRegistry

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop._docstring import read_docstring
+from agentloop._schema.docstring import read_docstring
 
 GOOGLE = """Find files.
 

@@ -25,10 +25,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from agentloop import __version__
-from agentloop._mcp_http import http_streams
-from agentloop._mcp_process import ServerProcess
-from agentloop._mcp_results import progress_of, result_of
-from agentloop._mcp_servers import HttpServer, McpServer
+from agentloop._mcp.http import http_streams
+from agentloop._mcp.process import ServerProcess
+from agentloop._mcp.results import progress_of, result_of
+from agentloop._mcp.servers import HttpServer, McpServer
 from agentloop.messages import ToolResult
 from agentloop.tools import ToolContext
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentloop._rawschema import SchemaCheck
+from agentloop._schema.raw import SchemaCheck
 
 LIBRARIES = {"jsonschema_rs": (), "jsonschema": ("jsonschema_rs",), "built-in": ("jsonschema_rs", "jsonschema")}
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentloop._frozen import field, frozen
-from agentloop._problems import Path, Problems, counted, missing
 from agentloop._results import error_text
-from agentloop._scalars import Anything
-from agentloop._shape import JsonSchema, Reading, Refused, Shape
+from agentloop._schema.problems import Path, Problems, counted, missing
+from agentloop._schema.scalars import Anything
+from agentloop._schema.shape import JsonSchema, Reading, Refused, Shape
 
 _MAX_REASON = 300
 

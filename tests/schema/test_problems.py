@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentloop._problems import MAX_PROBLEMS, Problems, describe, missing, one_of, path_text, unknown_field
+from agentloop._schema.problems import MAX_PROBLEMS, Problems, describe, missing, one_of, path_text, unknown_field
 
 
 @pytest.mark.parametrize(

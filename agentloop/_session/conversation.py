@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from agentloop._agent_queues import MessageQueues
+from agentloop._agent.queues import MessageQueues
 from agentloop.events import (
     AgentEnd,
     CompactionBegin,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from agentloop._conditions import UNSET, Condition
-from agentloop._rules import Rule, Word, checked_word
+from agentloop._approval.conditions import UNSET, Condition
+from agentloop._approval.rules import Rule, Word, checked_word
 from agentloop.errors import PolicyError
 
 Place: TypeAlias = Callable[[str], str]

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
+from agentloop._approval.patterns import Budget, Pattern, TooCostly, glob, regex
 from agentloop._jsontext import json_text
-from agentloop._patterns import Budget, Pattern, TooCostly, glob, regex
 from agentloop._values import freeze_json
 
 Step: TypeAlias = str | int | None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from agentloop._tables import State, spelled
+from agentloop._grammar.tables import State, spelled
 
 Edge: TypeAlias = tuple[str, str, str]
 """A state, an event as the tables spell it, and the state that it leads to."""

@@ -14,9 +14,9 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import attrs
 
+from agentloop._approval.rules import Verdict, checked_word
 from agentloop._digest import shown_digest
 from agentloop._jsontext import json_text, parse_json
-from agentloop._rules import Verdict, checked_word
 from agentloop._values import as_tuple
 from agentloop.abort import AbortSignal
 from agentloop.config import Decision, MaybeAwaitable

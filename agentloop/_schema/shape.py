@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentloop._jsontext import nesting, parse_json
-from agentloop._problems import Path, Problems
+from agentloop._schema.problems import Path, Problems
 from agentloop._values import MAX_JSON_DEPTH
 
 JsonSchema = dict[str, Any]

@@ -1,0 +1,1 @@
+"""The parts of `agent`: its state, queues, readers, inputs and its thread."""

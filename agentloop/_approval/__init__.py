@@ -1,0 +1,1 @@
+"""The parts of `approval`: conditions, rules and policies; questions to a person."""

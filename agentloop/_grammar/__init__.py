@@ -1,0 +1,1 @@
+"""The parts of `grammar`: its tables, what tables cannot say, derived values, the picture."""

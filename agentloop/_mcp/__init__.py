@@ -1,0 +1,1 @@
+"""The parts of `mcp`: which servers, how they are reached, what they offer and answer."""
