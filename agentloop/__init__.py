@@ -1,12 +1,12 @@
 """agentloop: the agent loop as one async iterator of events, in one total order, with checked guarantees.
 
-The layers, each importing only those above it: values (`messages`, `errors`, `abort`), protocol (`events`, `grammar`,
-`reducer`), contracts (`model`, `tools`, `context`, `convert`, `config`), the driver (`loop`), then the shells that run the loop
-for you (`agent`). This module re-exports what the kernel's modules and `agent` list, and holds nothing of its own; the
-chunks that a model yields live in `agentloop.model`.
+The layers, each importing only those above it: values (`messages`, `errors`, `abort`), protocol (`events`, `reply`,
+`grammar`, `reducer`), contracts (`model`, `tools`, `context`, `convert`, `config`), the driver (`loop`), then the shells
+that run the loop for you (`agent`). This module re-exports what the kernel's modules and `agent` list, and holds nothing of
+its own; the chunks that a model yields live in `agentloop.model`.
 """
 
-from agentloop import abort, agent, config, context, errors, events, loop, messages, tools
+from agentloop import abort, agent, config, context, errors, events, loop, messages, reply, tools
 from agentloop.abort import *
 from agentloop.agent import *
 from agentloop.config import *
@@ -15,6 +15,7 @@ from agentloop.errors import *
 from agentloop.events import *
 from agentloop.loop import *
 from agentloop.messages import *
+from agentloop.reply import *
 from agentloop.tools import *
 
 __version__ = "0.1.0"
@@ -28,4 +29,5 @@ __all__ += errors.__all__
 __all__ += events.__all__
 __all__ += loop.__all__
 __all__ += messages.__all__
+__all__ += reply.__all__
 __all__ += tools.__all__

@@ -23,7 +23,6 @@ from agentloop.events import (
     MessageEnd,
     MessageStart,
     MessageUpdate,
-    Partial,
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
@@ -31,6 +30,7 @@ from agentloop.events import (
 )
 from agentloop.messages import AssistantMessage, ContentBlock, Text, Thinking, ToolCall, Usage, content_blocks
 from agentloop.model import BlockChunk, BlockEnd, Finish, TextChunk, ThinkingChunk, ToolCallChunk, UsageChunk
+from agentloop.reply import Partial
 
 log = logging.getLogger("agentloop")
 

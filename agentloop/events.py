@@ -2,15 +2,13 @@
 
 The union `Event` is closed. Wire names (`type`) are the snake case of the class names; `subagent` is the one exception.
 All events are frozen values. `grammar.py` holds their legal order as data. The parts of a reply are *deltas*, carried
-by `MessageUpdate`; `Partial` puts them together again.
+by `MessageUpdate`; `reply.py` puts them together again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
-
-import attrs
 
 from agentloop._frozen import field, frozen
 from agentloop._values import as_tuple, frozen_json, frozen_object, valid_text
@@ -50,7 +48,6 @@ __all__ = [
     "MessageEnd",
     "MessageStart",
     "MessageUpdate",
-    "Partial",
     "RequestBegin",
     "RequestEnd",
     "SubagentStarted",
@@ -193,105 +190,6 @@ END_OF: Mapping[type, type] = {
     Text: TextEnd, Thinking: ThinkingEnd, ToolCall: ToolCallEnd,
 }  # fmt: skip
 
-_JOIN_AT = 512  # a plain list of a million pieces costs ten times the text
-
-
-class Partial:
-    """A reply in the making: applies deltas, and gives its message as it stood after any of them.
-
-    `update(delta)` applies one and returns its `MessageUpdate`, whose `message` is built only when somebody reads it:
-    a snapshot is a count of blocks and of characters in the open one. Deltas must come in legal order.
-    """
-
-    __slots__ = ("_chunks", "_length", "_open", "_pieces", "_slots", "header")
-
-    def __init__(self, header: AssistantMessage) -> None:
-        self.header = header
-        """The message as `MessageStart` showed it (no content)."""
-        self._slots: list[ContentBlock | None] = []  # blocks that have ended; None: a call that was not complete
-        self._open: list[Any] = []  # per index, of every block: its start, then its whole text once it has ended
-        self._pieces: list[str] | None = None
-        self._chunks: list[str] = []  # of the open block: pieces that were joined, `_JOIN_AT` at a time
-        self._length = 0
-
-    def grow(self, delta: TextDelta | ThinkingDelta | ToolCallDelta) -> MessageUpdate:
-        """Apply a piece of the open block. The hot path: `update` without its dispatch."""
-        pieces = self._pieces
-        assert pieces is not None, "a delta needs an open block"
-        text = delta.text
-        pieces.append(text)
-        self._length = length = self._length + len(text)
-        if len(pieces) >= _JOIN_AT:
-            self._chunks.append("".join(pieces))
-            pieces.clear()
-        return MessageUpdate(delta, (self, len(self._slots), length))
-
-    def update(self, delta: Delta) -> MessageUpdate:
-        """Apply any delta and return its event."""
-        kind = type(delta)
-        if kind is TextDelta or kind is ThinkingDelta or kind is ToolCallDelta:
-            return self.grow(delta)  # type: ignore[arg-type]
-        if kind is TextStart or kind is ThinkingStart or kind is ToolCallStart:
-            self._pieces, self._length = [], 0
-            self._chunks.clear()
-            self._open.append((delta, None))
-            return MessageUpdate(delta, (self, len(self._slots), 0))
-        if kind is BlockAdded:
-            self._open.append((delta, None))
-            self._slots.append(delta.block)  # type: ignore[union-attr]
-        else:
-            self._open[-1] = (self._open[-1][0], self._ended_text(delta.block))  # type: ignore[union-attr]
-            self._pieces = None
-            self._chunks.clear()
-            complete = kind is not ToolCallEnd or delta.stop_reason == "completed"  # type: ignore[union-attr]
-            self._slots.append(delta.block if complete else None)  # type: ignore[union-attr]
-        return MessageUpdate(delta, (self, len(self._slots), -1))
-
-    def content(self) -> tuple[ContentBlock, ...]:
-        """The blocks that have ended and count, in order."""
-        return tuple([block for block in self._slots if block is not None])
-
-    @property
-    def text(self) -> str:
-        """The text of the open block so far; empty when none is open."""
-        return "" if self._pieces is None else "".join([*self._chunks, *self._pieces])
-
-    def _ended_text(self, block: ContentBlock) -> str:
-        """The text of the block that ends: the block's own if its pieces say the same, since a copy may be large."""
-        text = _text_of(block)
-        if len(text) == self._length:
-            at = 0
-            for piece in (*self._chunks, *(self._pieces or ())):
-                if not text.startswith(piece, at):
-                    return self.text
-                at += len(piece)
-            return text
-        return self.text
-
-    def message(self) -> AssistantMessage:
-        """The message as it stands now."""
-        return self._at(len(self._slots), -1 if self._pieces is None else self._length)
-
-    def _at(self, ended: int, length: int) -> AssistantMessage:
-        blocks = [block for block in self._slots[:ended] if block is not None]
-        if length >= 0:
-            start, text = self._open[ended]
-            blocks.append(_block_so_far(start, (self.text if text is None else text)[:length]))
-        return attrs.evolve(self.header, content=tuple(blocks))
-
-
-def _text_of(block: ContentBlock) -> str:
-    if isinstance(block, ToolCall):
-        return block.arguments
-    return block.thinking if isinstance(block, Thinking) else getattr(block, "text", "")
-
-
-def _block_so_far(start: Any, text: str) -> ContentBlock:
-    if type(start) is ToolCallStart:
-        return ToolCall(start.id, start.name, text)
-    return Text(text) if type(start) is TextStart else Thinking(text)
-
-
 # ---------------------------------------------------------------- run and turn
 
 
@@ -381,7 +279,7 @@ class MessageUpdate:
         held = self._message
         if type(held) is tuple:
             partial, ended, length = held
-            return partial._at(ended, length)  # type: ignore[no-any-return]
+            return partial.at(ended, length)  # type: ignore[no-any-return]
         if held is None:
             raise AttributeError("this MessageUpdate was built without its message")
         return held  # type: ignore[no-any-return]

@@ -19,7 +19,6 @@ from agentloop.events import (
     MessageEnd,
     MessageStart,
     MessageUpdate,
-    Partial,
     RequestBegin,
     RequestEnd,
     TokenUsage,
@@ -29,6 +28,7 @@ from agentloop.events import (
     TurnStart,
 )
 from agentloop.messages import AgentMessage, AssistantMessage, ToolCall, ToolResultMessage, Usage, UserMessage
+from agentloop.reply import Partial
 
 __all__ = [
     "State",

@@ -24,7 +24,6 @@ from agentloop.events import (
     MessageEnd,
     MessageStart,
     MessageUpdate,
-    Partial,
     RequestBegin,
     RequestEnd,
     SubagentStarted,
@@ -56,6 +55,7 @@ from agentloop.messages import (
     UserMessage,
     user,
 )
+from agentloop.reply import Partial
 from agentloop.testing.strategies import streams
 
 PROMPT = user("hi")

@@ -17,7 +17,7 @@ ROOT = Path(agentloop.__file__).parent
 
 LAYERS: dict[str, str] = {
     "values": "errors messages abort _frozen _values _stepped _summary _digest",
-    "protocol": "events grammar reducer _grammar",
+    "protocol": "events reply grammar reducer _grammar",
     "contracts": "model tools context convert config partial _schema _legal _results _jsontext",
     "host": "_host",
     "driver": "loop _decide _drive _run _ask _eager _execute _outcome _hooks _toolset _timers _sink _assemble",
@@ -87,10 +87,10 @@ def test_the_root_is_cheap() -> None:
 
 def test_the_surface_is_one_list() -> None:
     """The root's `__all__` is the union of its modules' lists, without doubles, and each name is there."""
-    from agentloop import abort, agent, config, context, errors, events, loop, messages, tools
+    from agentloop import abort, agent, config, context, errors, events, loop, messages, reply, tools
 
     parts = [*abort.__all__, *agent.__all__, *config.__all__, *context.__all__, *errors.__all__, *events.__all__]
-    parts += [*loop.__all__, *messages.__all__, *tools.__all__]
+    parts += [*loop.__all__, *messages.__all__, *reply.__all__, *tools.__all__]
     assert sorted(agentloop.__all__) == sorted([*parts, "__version__"])
     assert len(set(agentloop.__all__)) == len(agentloop.__all__)
     assert [name for name in agentloop.__all__ if not hasattr(agentloop, name)] == []

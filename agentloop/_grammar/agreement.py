@@ -25,7 +25,6 @@ from agentloop.events import (
     MessageEnd,
     MessageStart,
     MessageUpdate,
-    Partial,
     RequestBegin,
     RequestEnd,
     TextEnd,
@@ -50,6 +49,7 @@ from agentloop.messages import (
     UserMessage,
     text_of,
 )
+from agentloop.reply import Partial
 
 VALUE_RULES: Final[Mapping[str, str]] = {
     "message-agrees": "The start of an input or a result holds the same message as its end.",

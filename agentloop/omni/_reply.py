@@ -14,7 +14,6 @@ from agentloop.events import (
     BlockAdded,
     Delta,
     Event,
-    Partial,
     TextDelta,
     TextEnd,
     TextStart,
@@ -27,6 +26,7 @@ from agentloop.events import (
 )
 from agentloop.messages import AssistantMessage, Text, Thinking, ToolCall
 from agentloop.omni._types import Payload
+from agentloop.reply import Partial
 
 _GROW: Final[dict[str, Any]] = {"text": TextDelta, "thinking": ThinkingDelta, "tool_call": ToolCallDelta}
 _ENDS: Final[dict[str, Any]] = {"text": TextEnd, "thinking": ThinkingEnd, "tool_call": ToolCallEnd}

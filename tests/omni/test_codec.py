@@ -33,7 +33,6 @@ from agentloop.events import (
     MessageEnd,
     MessageStart,
     MessageUpdate,
-    Partial,
     RequestBegin,
     RequestEnd,
     SubagentStarted,
@@ -88,6 +87,7 @@ from agentloop.omni.codec import (
     trace_view,
 )
 from agentloop.omni.jsonl import dumps, loads
+from agentloop.reply import Partial
 from agentloop.testing.strategies import json_values, streams
 
 USAGE = Usage(1, 2, 3)

@@ -11,7 +11,6 @@ from agentloop.events import (
     MessageEnd,
     MessageStart,
     MessageUpdate,
-    Partial,
     TextDelta,
     TextEnd,
     TextStart,
@@ -23,6 +22,7 @@ from agentloop.events import (
     ToolCallStart,
 )
 from agentloop.messages import AssistantMessage, Text, Thinking, ToolCall, Usage
+from agentloop.reply import Partial
 from agentloop.testing.strategies import values
 
 _TEXTS = values.texts()
