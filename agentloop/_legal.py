@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn, TypeVar, overload
 
 import attrs
 
+from agentloop._results import NO_OUTPUT
 from agentloop._values import MAX_JSON_DEPTH
 from agentloop.errors import ModelError
 from agentloop.messages import (
@@ -37,7 +38,6 @@ from agentloop.messages import (
 logger = logging.getLogger("agentloop.convert")
 
 NO_RESULT: Final = "[no result is known: the call was not run, or it was stopped before it gave one]"
-NO_OUTPUT: Final = "[no output]"
 
 M = TypeVar("M", bound=AgentMessage)
 

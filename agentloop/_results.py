@@ -27,7 +27,8 @@ from agentloop.messages import (
 )
 
 NO_OUTPUT: Final = "[no output]"
-"""What stands for an empty result. The loop puts it there; `as_result` leaves an empty result empty."""
+"""What stands for an empty result, in what a model is shown and in records: neither knows an empty one. `as_result` leaves an
+empty result empty."""
 
 _BLOCKS = (Text, Thinking, InlineThinking, ToolCall, Image, InlineData)
 _MAX_REPR = 200

@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import attrs
 
-from agentloop._summary import context_summary, is_context_summary, summary_text, tagged_summary
+from agentloop._marks import context_summary, is_context_summary, summary_text, tagged_summary
 from agentloop.config import Compaction, CompactionState
 from agentloop.context import Context
 from agentloop.messages import AssistantMessage, UserMessage, user

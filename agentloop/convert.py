@@ -30,7 +30,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from agentloop._legal import NO_OUTPUT, NO_RESULT, LegalBuilder, MessageView, calls_of
+from agentloop._legal import NO_RESULT, LegalBuilder, MessageView, calls_of
+from agentloop._results import NO_OUTPUT
 from agentloop.errors import ModelError
 from agentloop.messages import (
     AgentMessage,

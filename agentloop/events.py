@@ -183,9 +183,6 @@ Delta: TypeAlias = (
 START_OF: Mapping[type, type] = {
     Text: TextStart, Thinking: ThinkingStart, ToolCall: ToolCallStart,
 }  # fmt: skip
-DELTA_OF: Mapping[type, type] = {
-    Text: TextDelta, Thinking: ThinkingDelta, ToolCall: ToolCallDelta,
-}  # fmt: skip
 END_OF: Mapping[type, type] = {
     Text: TextEnd, Thinking: ThinkingEnd, ToolCall: ToolCallEnd,
 }  # fmt: skip

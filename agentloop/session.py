@@ -44,6 +44,7 @@ from agentloop.omni.records import (
     Record,
     compaction_end,
     is_repeated,
+    model_identity,
     new_session_id,
     session_meta,
     timestamp,
@@ -145,7 +146,7 @@ class Session(WithQueues):
         prepared, context = _config(model, config), Context(system_prompt, tools=tuple(tools))
         meta = session_meta(
             new_session_id(wall_clock) if session_id is None else session_id,
-            **_named(model),
+            **model_identity(model),
             model_context_window="unknown" if context_window is None else context_window,
             system_prompt=system_prompt or "",
             agent_state=agent_state,
@@ -445,7 +446,7 @@ class Session(WithQueues):
 
     def _head(self) -> None:
         """What heads the next file says the present model and system prompt."""
-        payload = {**self._meta["payload"], **_named(self.model), "system_prompt": self.system_prompt or ""}
+        payload = {**self._meta["payload"], **model_identity(self.model), "system_prompt": self.system_prompt or ""}
         if payload != self._meta["payload"]:
             self._meta = {**self._meta, "timestamp": timestamp(self._wall_clock()), "payload": payload}
             self._writer.set_meta(self._meta)
@@ -471,14 +472,6 @@ def _policy(policy: Policy) -> Policy:
     if policy not in ("fail", "warn"):
         raise ValueError(f"policy: expected fail or warn, got {policy!r}")
     return policy
-
-
-def _named(model: Model) -> dict[str, str]:
-    """The model's identity, as a meta has it."""
-    return {
-        "provider": getattr(model, "provider", None) or "unknown",
-        "model_id": getattr(model, "model", None) or "unknown",
-    }
 
 
 def _resolved(meta: Mapping[str, Any], resolve: Callable[[str], Model] | None) -> Model:

@@ -38,7 +38,7 @@ from agentloop.loop import agent_loop
 from agentloop.messages import AssistantMessage, Text, ToolResult, user
 from agentloop.model import Model
 from agentloop.omni.recorder import record
-from agentloop.omni.records import Record, new_session_id, session_meta
+from agentloop.omni.records import Record, model_identity, new_session_id, session_meta
 from agentloop.omni.redact import mask_secrets
 from agentloop.omni.trace import Redact, TraceWriter
 from agentloop.tools import Tool, ToolContext, ToolInvocation
@@ -245,11 +245,9 @@ class _Subagent:
         return run if writer is None else record(run, writer)
 
     def _meta(self, session_id: str) -> Record:
-        model = self.config.model
         return session_meta(
             session_id,
-            provider=getattr(model, "provider", None) or "unknown",
-            model_id=getattr(model, "model", None) or "unknown",
+            **model_identity(self.config.model),
             system_prompt=self.context.system_prompt or "",
             workspace=str(Path.cwd()),
             source="subagent",

@@ -15,6 +15,7 @@ from agentloop._results import NO_OUTPUT as NO_OUTPUT
 from agentloop._results import as_result
 from agentloop._results import error_text as error_text
 from agentloop._schema.docstring import read_docstring
+from agentloop._schema.problems import Problems
 from agentloop._schema.raw import SchemaCheck
 from agentloop._schema.shape import Reading
 from agentloop._schema.signature import (
@@ -254,12 +255,7 @@ def _plan_of(tool: Tool) -> _Plan:
 def _typed_plan(name: str, function: TypedFunction) -> _Plan:
     def prepare(given: str | Mapping[str, Any]) -> PreparedCall:
         reading = Reading()
-        try:
-            arguments = function.check(_arguments_object(name, given), reading)
-        except RecursionError:
-            raise InvalidArguments(f"{name}: invalid arguments\n$: nested too deep") from None
-        if reading.problems.count:
-            raise InvalidArguments(f"{name}: invalid arguments\n{reading.problems.text()}")
+        arguments = _checked(name, given, lambda value: (function.check(value, reading), reading.problems))
 
         def bind(context: ToolContext) -> Callable[[], Any]:
             return functools.partial(function.call, arguments, reading, context)
@@ -273,12 +269,7 @@ def _raw_plan(name: str, execute: Callable[..., Any], schema: SchemaCheck) -> _P
     context_as = context_parameter(execute)
 
     def prepare(given: str | Mapping[str, Any]) -> PreparedCall:
-        try:
-            arguments, problems = schema.check(_arguments_object(name, given))
-        except RecursionError:
-            raise InvalidArguments(f"{name}: invalid arguments\n$: nested too deep") from None
-        if problems.count:
-            raise InvalidArguments(f"{name}: invalid arguments\n{problems.text()}")
+        arguments = _checked(name, given, schema.check)
 
         def bind(context: ToolContext) -> Callable[[], Any]:
             own = thaw_json(arguments)
@@ -291,23 +282,40 @@ def _raw_plan(name: str, execute: Callable[..., Any], schema: SchemaCheck) -> _P
     return _Plan(kind_of(execute), context_as is not None, prepare)
 
 
+def _checked(
+    name: str,
+    given: str | Mapping[str, Any],
+    check: Callable[[dict[str, Any]], tuple[dict[str, Any], Problems]],
+) -> dict[str, Any]:
+    """The arguments that run. Raises `InvalidArguments`."""
+    try:
+        arguments, problems = check(_arguments_object(name, given))
+    except RecursionError:
+        raise _invalid(name, "$: nested too deep") from None
+    if problems.count:
+        raise _invalid(name, problems.text())
+    return arguments
+
+
+def _invalid(name: str, problems: object) -> InvalidArguments:
+    return InvalidArguments(f"{name}: invalid arguments\n{problems}")
+
+
 def _arguments_object(name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
     """The arguments object of its own that a text or a mapping holds. Raises `InvalidArguments`."""
     if not isinstance(given, str):
         try:
             return plain_copy(given)
         except InvalidArguments as error:
-            raise InvalidArguments(f"{name}: invalid arguments\n{error}") from None
+            raise _invalid(name, error) from None
     if not given or given.isspace():
         return {}
     try:
         value = parse_json(given)
     except ValueError as error:
-        raise InvalidArguments(
-            f"{name}: invalid arguments\n$: expected a JSON object, got text that is not JSON ({error})"
-        ) from None
+        raise _invalid(name, f"$: expected a JSON object, got text that is not JSON ({error})") from None
     if type(value) is not dict:
-        raise InvalidArguments(f"{name}: invalid arguments\n$: expected a JSON object, got {json_type(value)}")
+        raise _invalid(name, f"$: expected a JSON object, got {json_type(value)}")
     return value
 
 

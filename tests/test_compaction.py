@@ -220,7 +220,7 @@ def test_extraction_takes_linear_time() -> None:
             Counted.finds += 1
             return super().find(*args)
 
-    from agentloop._summary import summary_text
+    from agentloop._marks import summary_text
 
     for said, most in [("[summary] [/summary]" * 1000, 2100), ("[summary]" * 5000, 10), ("[/summary]" * 5000, 10)]:
         Counted.finds = 0

@@ -16,7 +16,7 @@ import agentloop
 ROOT = Path(agentloop.__file__).parent
 
 LAYERS: dict[str, str] = {
-    "values": "errors messages abort _frozen _values _stepped _summary _digest",
+    "values": "errors messages abort _frozen _values _stepped _marks _digest",
     "protocol": "events reply grammar reducer _grammar",
     "contracts": "model tools context convert config partial _schema _legal _results _jsontext",
     "host": "_host",

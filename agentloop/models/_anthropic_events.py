@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
-from agentloop.errors import FinishReason, ModelError
+from agentloop.errors import FinishReason
 from agentloop.messages import JsonObject, Text, Thinking, ToolCall, Usage
 from agentloop.model import (
     BlockChunk,
@@ -25,7 +25,7 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models._errors import payload_error
-from agentloop.models._shared import compact_json, text_or_none
+from agentloop.models._shared import MISREAD, compact_json, count_in, misread, text_or_none
 
 logger = logging.getLogger(__name__)
 
@@ -98,9 +98,8 @@ class EventReader:
         try:
             handle = _HANDLERS.get(event.get("type"))
             return () if handle is None else handle(self, event)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            got = f"{str(event)[:200]} ({error!r})"
-            raise ModelError("malformed", f"expected an event of the Anthropic API, got {got}") from error
+        except MISREAD as error:
+            raise misread(event, "an event of the Anthropic API", error) from error
 
     def end(self) -> Iterable[ModelChunk]:
         """The chunks due when the stream has ended: none, unless the only stop reason stood in its first event."""
@@ -264,9 +263,5 @@ def _with_input(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _usage(sent: JsonObject) -> Usage:
-    def count(key: str) -> int:
-        value = sent.get(key)
-        return value if isinstance(value, int) else 0
-
-    other = count("input_tokens") + count("cache_creation_input_tokens")
-    return Usage(count("cache_read_input_tokens"), other, count("output_tokens"))
+    other = count_in(sent, "input_tokens") + count_in(sent, "cache_creation_input_tokens")
+    return Usage(count_in(sent, "cache_read_input_tokens"), other, count_in(sent, "output_tokens"))

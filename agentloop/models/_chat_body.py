@@ -36,6 +36,7 @@ from agentloop.models._shared import (
     same_model,
     sayable,
     unsupported_option,
+    wrong_message,
 )
 
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
@@ -121,7 +122,7 @@ def _messages(request: ModelRequest, target: _Target) -> list[dict[str, Any]]:
     if request.system_prompt:
         messages.append({"role": target.quirks.system_role, "content": request.system_prompt})
     pictures: list[dict[str, Any]] = []  # of tool results: they may only follow the last result of a batch
-    for message in request.messages:
+    for position, message in enumerate(request.messages):
         if pictures and not isinstance(message, ToolResultMessage):
             messages.append({"role": "user", "content": pictures})
             pictures = []
@@ -133,7 +134,7 @@ def _messages(request: ModelRequest, target: _Target) -> list[dict[str, Any]]:
             case ToolResultMessage():
                 messages.append(_tool_result(message, target, pictures))
             case _:
-                raise ModelError("invalid_input", f"messages: expected messages for a model, got a {message.role!r}")
+                raise wrong_message(message, f"messages[{position}]")
     if pictures:
         messages.append({"role": "user", "content": pictures})
     return messages

@@ -49,7 +49,6 @@ ENABLE_THINKING = _switch({"enable_thinking": True}, {"enable_thinking": False})
 CHAT_TEMPLATE = _switch(
     {"chat_template_kwargs": {"enable_thinking": True}}, {"chat_template_kwargs": {"enable_thinking": False}}
 )
-NO_THINKING: Fragments = {}
 
 
 @attrs.frozen

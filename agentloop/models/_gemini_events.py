@@ -25,7 +25,7 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models._errors import payload_error
-from agentloop.models._shared import compact_json, text_or_none
+from agentloop.models._shared import MISREAD, compact_json, count_in, misread, text_or_none
 
 logger = logging.getLogger(__name__)
 
@@ -209,9 +209,8 @@ class EventReader:
 def _guarded(chunks: Iterator[ModelChunk], shown: Any) -> Iterator[ModelChunk]:
     try:
         yield from chunks
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        got = f"{str(shown)[:200]} ({error!r})"
-        raise ModelError("malformed", f"expected an event of the Gemini API, got {got}") from error
+    except MISREAD as error:
+        raise misread(shown, "an event of the Gemini API", error) from error
 
 
 _TOLD = frozenset({"name", "args", "partialArgs", "willContinue"})
@@ -326,10 +325,7 @@ def _join(before: dict[str, Any], more: JsonObject) -> None:
 
 
 def _usage(sent: JsonObject) -> Usage:
-    def count(key: str) -> int:
-        value = sent.get(key)
-        return value if isinstance(value, int) else 0
-
-    cached = count("cachedContentTokenCount")
-    other = count("promptTokenCount") + count("toolUsePromptTokenCount") - cached
-    return Usage(cached, max(other, 0), count("candidatesTokenCount") + count("thoughtsTokenCount"))
+    cached = count_in(sent, "cachedContentTokenCount")
+    other = count_in(sent, "promptTokenCount") + count_in(sent, "toolUsePromptTokenCount") - cached
+    output = count_in(sent, "candidatesTokenCount") + count_in(sent, "thoughtsTokenCount")
+    return Usage(cached, max(other, 0), output)

@@ -1,4 +1,4 @@
-"""Async generators that a library leaves behind: held from their first step, and closed by whoever held them."""
+"""What a library leaves behind: connections, closed in bounded time, and async generators, held from their first step."""
 
 from __future__ import annotations
 
@@ -8,9 +8,25 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, TypeAlias
 
-from agentloop.models._shared import close_shielded
+import anyio
 
 Hold: TypeAlias = Callable[[AsyncGenerator[Any, Any]], None]
+
+CLOSE_BOUND = 5.0
+"""Longest time that closing a connection may take, in seconds."""
+
+
+async def close_shielded(close: Callable[[], Awaitable[object]], bound: float = CLOSE_BOUND) -> None:
+    """Await `close()` also while cancelled, for at most `bound` seconds; its failures are of no interest any more.
+
+    Streams of an SDK are closed with it even when they were read to their end: what is left to the garbage collector
+    warns.
+    """
+    with anyio.move_on_after(bound, shield=True):
+        try:
+            await close()
+        except Exception:  # the connection is gone either way
+            return
 
 
 async def close_whole(close: Callable[[], Awaitable[object]]) -> None:

@@ -1,25 +1,22 @@
-"""What stands around `httpx2`: a client for adapters without an SDK, a request, and its answer as pieces of bytes."""
+"""Adapters without an SDK, over `httpx2`: their client, a request, and its answer as pieces of bytes and as chunks."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
-
-import anyio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, ClassVar, Final, Protocol
 
 from agentloop.errors import ModelError
+from agentloop.model import ModelChunk, ModelRequest
+from agentloop.models._adapter import Adapter, Exchange
 from agentloop.models._errors import MAX_PARSED, response_error
-from agentloop.models._sdk import END, KeptClient, SdkStream, default_certificates
-from agentloop.models._shared import load_sdk
+from agentloop.models._framing import EventBytes
+from agentloop.models._sdk import END, KeptClient, SdkStream, default_certificates, load_sdk
 
 CONNECT_TIMEOUT: Final = 10.0
 READ_TIMEOUT: Final = 600.0
 """Seconds; how long a silence a run bears is for `Config.idle_timeout`, which counts only while it waits."""
-
-TRAILING_BOUND: Final = 5.0
-"""Longest wait in seconds for what may come behind the end of a reply."""
 
 
 class HttpClient(KeptClient):
@@ -30,21 +27,17 @@ class HttpClient(KeptClient):
     `MissingExtra` without the package, `TypeError` for a client of the caller's that is not asynchronous.
     """
 
+    closer = "aclose"
+
     def __init__(self, given: Any, extra: str, *, timeout: Any = None) -> None:
-        super().__init__(given)
         self._httpx = load_sdk("httpx2", extra)
-        if given is not None and not hasattr(given, "__aenter__"):
-            raise TypeError(f"client: expected an asynchronous client (AsyncClient), got {type(given).__name__}")
+        super().__init__(given, "AsyncClient")
         if timeout is None:
             timeout = self._httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT)
         self._timeout = timeout
 
     def _new(self) -> Any:
         return self._httpx.AsyncClient(verify=default_certificates("httpx2"), timeout=self._timeout)
-
-    def _closing(self, client: Any) -> Callable[[], Awaitable[object]]:
-        closing: Callable[[], Awaitable[object]] = client.aclose
-        return closing
 
 
 async def post(client: Any, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> SdkStream:
@@ -67,16 +60,6 @@ async def post(client: Any, url: str, body: Mapping[str, Any], headers: Mapping[
         raise await _refusal(answer)
     finally:
         await answer.close()
-
-
-async def next_piece(answer: SdkStream, *, ended: bool) -> Any:
-    """The next piece of the body, `END` at its end. Once the reply has ended, a connection that breaks or stays open
-    ends as well: a whole reply is not given up for what follows it."""
-    if not ended:
-        return await answer.next()
-    with anyio.move_on_after(TRAILING_BOUND), contextlib.suppress(Exception):
-        return await answer.next()
-    return END
 
 
 class _Bytes:
@@ -109,3 +92,76 @@ async def _refusal(answer: SdkStream) -> ModelError:
             pieces.append(piece)
             size += len(piece)
     return response_error(response.status_code, response.headers, b"".join(pieces))
+
+
+class Reader(Protocol):
+    """Events of one answer, as JSON, to chunks: `feed` each, then `end`."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the reply is whole whatever follows."""
+
+    def feed(self, event: Any) -> Iterable[ModelChunk]:
+        """The chunks of one event, in order."""
+
+    def end(self) -> Iterable[ModelChunk]:
+        """The chunks due when the stream has ended."""
+
+
+class HttpAdapter(Adapter):
+    """An adapter whose request is one POST of JSON, and whose answer is a stream of JSON events."""
+
+    home: ClassVar[str]
+    """The provider that answers where no address is given."""
+    extra: ClassVar[str]
+    """The extra that brings `httpx2`."""
+
+    def __init__(
+        self,
+        model: str,
+        client: Any,
+        base_url: str | None,
+        api_key: str | None,
+        provider: str,
+        headers: Mapping[str, str] | None,
+        timeout: Any,
+        options: Mapping[str, Any] | None,
+    ) -> None:
+        if provider != self.home and base_url is None:
+            raise ValueError(f"base_url: expected the address of {provider!r}, got None")
+        super().__init__(model, provider, options)
+        self._base_url = base_url
+        self._key = api_key
+        self._headers = dict(headers or {})
+        self._client = HttpClient(client, self.extra, timeout=timeout)
+
+    async def _chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
+        body, reader = self._body(request), self._reader(request)
+        events = EventBytes()
+        async with Exchange(self._client) as exchange:
+            url, headers = self._url(), {**self._key_header(), **self._headers}
+            answer = exchange.hold(await post(exchange.client(), url, body, headers))
+            while (piece := await answer.next(ended=reader.settled)) is not END:
+                for event in events.feed(piece):
+                    for chunk in reader.feed(event):
+                        yield chunk
+            for event in events.end():
+                for chunk in reader.feed(event):
+                    yield chunk
+            for chunk in reader.end():
+                yield chunk
+
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        """The body of a request. Raises `ModelError` (`invalid_input`, `unsupported`)."""
+        raise NotImplementedError
+
+    def _reader(self, request: ModelRequest) -> Reader:
+        raise NotImplementedError
+
+    def _url(self) -> str:
+        """Where a request goes."""
+        raise NotImplementedError
+
+    def _key_header(self) -> dict[str, str]:
+        """The header that holds the key, if there is one. Raises `ModelError` (`auth`) where there has to be."""
+        raise NotImplementedError

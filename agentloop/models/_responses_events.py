@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from agentloop.errors import FinishReason, ModelError
+from agentloop.errors import FinishReason
 from agentloop.messages import JsonObject, Text, Thinking, Usage
 from agentloop.model import (
     BlockChunk,
@@ -25,7 +25,7 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models._errors import payload_error
-from agentloop.models._shared import text_or_none
+from agentloop.models._shared import MISREAD, misread, text_or_none
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +102,8 @@ class EventReader:
                     if self._begins(chunk) and self._waiting:
                         yield from self._release()
                     yield chunk
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            got = f"{str(event)[:200]} ({error!r})"
-            raise ModelError("malformed", f"expected an event of the Responses API, got {got}") from error
+        except MISREAD as error:
+            raise misread(event, "an event of the Responses API", error) from error
 
     # ------------------------------------------------------------ items
 

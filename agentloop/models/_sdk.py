@@ -8,27 +8,48 @@ asyncio starts a task for each. So every generator that begins while the SDK run
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import json
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Final
 
-from agentloop.errors import ModelError
+import anyio
+
+from agentloop.errors import MissingExtra, ModelError
 from agentloop.models._bounds import bound_answer
 from agentloop.models._errors import read_body
-from agentloop.models._held import Held, close_whole
-from agentloop.models._shared import close_shielded, load_sdk
+from agentloop.models._held import Held, close_shielded, close_whole
 
 END: Final = object()
 """What `SdkStream.next` gives at the end."""
+
+TRAILING_BOUND: Final = 5.0
+"""Longest wait in seconds for what may come behind the end of a reply (usage, the end of the stream)."""
+
+
+def load_sdk(package: str, extra: str) -> Any:
+    """Import an SDK when its adapter is made. Raises `MissingExtra` when it is not installed."""
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package.partition(".")[0]:
+            raise  # the SDK is there but broken: its own words help more
+        raise MissingExtra(package, extra) from error
 
 
 class KeptClient:
     """A client of the caller's, or one made for each request and closed behind it, so that nothing stays open; between
     `keep` and `close` one is made and kept, connections included."""
 
-    def __init__(self, given: Any) -> None:
+    closer: ClassVar[str] = "close"
+    """The method that closes such a client."""
+
+    def __init__(self, given: Any, name: str) -> None:
+        if given is not None and not hasattr(given, "__aenter__"):
+            raise TypeError(f"client: expected an asynchronous client ({name}), got {type(given).__name__}")
         self._given = given
         self._kept: Any = None
 
@@ -39,7 +60,7 @@ class KeptClient:
     async def release(self, client: Any) -> None:
         """Close the client if it was made for this request alone; shielded and bounded, never raises."""
         if client is not self._given and client is not self._kept:
-            await close_shielded(self._closing(client))
+            await close_shielded(getattr(client, self.closer))
 
     def keep(self) -> None:
         """From now on one client serves all requests."""
@@ -50,13 +71,9 @@ class KeptClient:
         """Close the kept client, if there is one; the caller's own stays open."""
         kept, self._kept = self._kept, None
         if kept is not None:
-            await close_shielded(self._closing(kept))
+            await close_shielded(getattr(kept, self.closer))
 
     def _new(self) -> Any:
-        raise NotImplementedError
-
-    def _closing(self, client: Any) -> Callable[[], Awaitable[object]]:
-        """What closes a client."""
         raise NotImplementedError
 
 
@@ -85,10 +102,8 @@ class SdkClient(KeptClient):
             raise ValueError(f"base_url: expected the address of {provider!r}, got None")
         if foreign and api_key is None:
             api_key = "none"  # else the SDK would send the key in its environment to somebody else
-        if given is not None and not hasattr(given, "__aenter__"):
-            raise TypeError(f"client: expected an asynchronous client ({name}), got {type(given).__name__}")
+        super().__init__(given, name)
         self._class = getattr(self.sdk, name)
-        super().__init__(given)
         self._options: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "default_headers": headers}
         if timeout is not None:
             self._options["timeout"] = timeout
@@ -101,9 +116,16 @@ class SdkClient(KeptClient):
         client = http(verify=certificates, event_hooks={"response": [bound_answer]})
         return self._class(http_client=client, max_retries=0, **self._options)
 
-    def _closing(self, client: Any) -> Callable[[], Awaitable[object]]:
-        closing: Callable[[], Awaitable[object]] = client.close
-        return closing
+    async def post(
+        self, client: Any, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> SdkStream:
+        """Send a request; its events come as JSON. The SDK's own calls would make model objects of them, and warn of old
+        models and of budgets for thinking."""
+        options = {"max_retries": 0, **({"headers": headers} if headers else {})}
+        events = self.sdk.AsyncStream[object]
+        return SdkStream(
+            await client.post(path, cast_to=object, body=body, options=options, stream=True, stream_cls=events)
+        )
 
 
 @functools.cache
@@ -118,14 +140,28 @@ class SdkStream:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._inside: list[AsyncGenerator[Any, Any]] = []
+        self._whole: Iterator[Any] | None = None
 
     @property
     def response(self) -> Any:
         """The HTTP response."""
         return self._stream.response
 
-    async def next(self) -> Any:
-        """The next event, `END` at the end. Raises what the SDK raises."""
+    async def next(self, *, ended: bool = False) -> Any:
+        """The next event, `END` at the end. Raises what the SDK raises.
+
+        Once the reply has `ended`, a stream that breaks or stays open ends as well: what comes then is usage at most, and a
+        whole reply is not given up for it.
+        """
+        if self._whole is not None:
+            return next(self._whole, END)
+        if not ended:
+            return await self._next()
+        with anyio.move_on_after(TRAILING_BOUND), contextlib.suppress(Exception):
+            return await self._next()
+        return END
+
+    async def _next(self) -> Any:
         try:
             return await Held(self._stream.__anext__(), self._inside.append)
         except StopAsyncIteration:
@@ -137,18 +173,19 @@ class SdkStream:
         while self._inside:
             await close_whole(self._inside.pop().aclose)
 
-    async def answer(self) -> Any:
-        """The JSON of an answer that is no stream (an error under status 200, a server that does not stream), else None.
+    async def take_whole(self, events: Callable[[Any], Iterable[Any]]) -> None:
+        """Where the answer is JSON and no stream (an error under status 200, a server that does not stream), give the
+        `events` that it stands for.
 
-        Ask before the first `next`. Raises `ModelError` (`malformed`) for a page of HTML.
+        Call it before the first `next`. Raises `ModelError` (`malformed`) for a page of HTML.
         """
         response = self._stream.response
         kind = response.headers.get("content-type", "").lower()
         if "json" not in kind and "html" not in kind:
-            return None
+            return
         text = (await response.aread()).strip()
         if text[:1] == b"{":
-            return json.loads(text)
-        if text[:1] == b"<":
+            self._whole = iter(events(json.loads(text)))
+        elif text[:1] == b"<":
             raise ModelError("malformed", f"expected a stream of events, got {kind}: {read_body(text).message}")
-        return None  # a stream under a wrong name; the SDK reads on from what was read
+        # else a stream under a wrong name; the SDK reads on from what was read

@@ -1,4 +1,4 @@
-"""What every adapter does alike: options, ids in a provider's alphabet, data URLs, loading an SDK, closing a stream.
+"""What every adapter does alike: options, ids in a provider's alphabet, data URLs, errors of what it sends and reads.
 
 Options of a request (`Config.options`, `ModelRequest.options`) fall in two groups. The common ones, which every adapter
 maps to its provider's words or refuses with `unsupported`:
@@ -16,18 +16,17 @@ would send. An option that is None counts as not given.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
-import anyio
 import attrs
 
-from agentloop.errors import MissingExtra, ModelError
+from agentloop.errors import ModelError
 from agentloop.messages import AgentMessage, AssistantMessage, ContentBlock, Text, ToolCall, ToolResultMessage
+from agentloop.model import ModelRequest
 
 # ---------------------------------------------------------------- options
 
@@ -187,6 +186,18 @@ def _made_id(own: str, attempt: int, alphabet: str, length: int) -> str:
     return f"{kept}_{digest[:8]}"
 
 
+def tool_names(request: ModelRequest) -> Iterable[str]:
+    """The names of all tools of a request, offered and called, each once."""
+    called = [
+        block.name
+        for message in request.messages
+        if isinstance(message, AssistantMessage)
+        for block in message.content
+        if isinstance(block, ToolCall)
+    ]
+    return dict.fromkeys([*(tool.name for tool in request.tools), *called])
+
+
 def arguments_text(arguments: str) -> str:
     """The arguments of a call as a provider takes them: JSON text, `{}` where the model sent nothing."""
     return arguments if arguments.strip() else "{}"
@@ -209,6 +220,62 @@ def _number_in_range(text: str) -> float:
 
 def _no_number(text: str) -> float:
     raise ValueError(f"{text} is no JSON number")
+
+
+def sayable(content: Iterable[ContentBlock], convert: Callable[[ContentBlock], object]) -> tuple[ContentBlock, ...]:
+    """The content of a tool's result in which each block that `convert` refuses is a text that says so.
+
+    A person can be told that a message cannot go out; a tool's result stands in the history for good, and must not end
+    every request to come.
+    """
+    return tuple([block if isinstance(block, Text) else _said(block, convert) for block in content])
+
+
+def _said(block: ContentBlock, convert: Callable[[ContentBlock], object]) -> ContentBlock:
+    try:
+        convert(block)
+    except ModelError as error:
+        kind = getattr(block, "mime_type", None) or block.type
+        return Text(f"[left out, {kind}: {error.message.removeprefix('result.content[0]: ')}]")
+    return block
+
+
+def wrong_message(message: AgentMessage, where: str) -> ModelError:
+    """The error of a message that no model takes."""
+    got = type(message).__name__
+    return ModelError("invalid_input", f"{where}: expected a user, assistant or tool result message, got {got}")
+
+
+def wrong_block(block: ContentBlock, place: str, expected: str = "text, an image or data") -> ModelError:
+    """The error of a block that has no place in a message to this provider."""
+    return ModelError("invalid_input", f"{place}: expected {expected}, got a {block.type} block")
+
+
+def wrong_address(url: str, place: str) -> ModelError:
+    """The error of an image whose address nobody could open."""
+    return ModelError("invalid_input", f"{place}: expected a web or data URL, got {url[:80]!r}")
+
+
+def no_messages() -> ModelError:
+    """The error of a request that has nothing to say."""
+    return ModelError("invalid_input", "messages: expected at least one with content, got none")
+
+
+# ---------------------------------------------------------------- events in
+
+MISREAD = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+"""What reading an event raises that has not the shape of its kind."""
+
+
+def misread(event: Any, expected: str, error: Exception) -> ModelError:
+    """The error of such an event."""
+    return ModelError("malformed", f"expected {expected}, got {str(event)[:200]} ({error!r})")
+
+
+def count_in(sent: Mapping[str, Any], key: str) -> int:
+    """A number of tokens that a provider may have sent."""
+    value = sent.get(key)
+    return value if isinstance(value, int) else 0
 
 
 def text_or_none(value: Any) -> str | None:
@@ -237,51 +304,3 @@ def split_data_url(url: str) -> tuple[str, str] | None:
     """MIME type and base64 data of a `data:` URL, or None for any other address."""
     found = _DATA_URL.match(url[:1_000])
     return (found.group(1) or "application/octet-stream", url[found.end() :]) if found else None
-
-
-# ---------------------------------------------------------------- SDKs and connections
-
-
-def sayable(content: Iterable[ContentBlock], convert: Callable[[ContentBlock], object]) -> tuple[ContentBlock, ...]:
-    """The content of a tool's result in which each block that `convert` refuses is a text that says so.
-
-    A person can be told that a message cannot go out; a tool's result stands in the history for good, and must not end
-    every request to come.
-    """
-    return tuple([block if isinstance(block, Text) else _said(block, convert) for block in content])
-
-
-def _said(block: ContentBlock, convert: Callable[[ContentBlock], object]) -> ContentBlock:
-    try:
-        convert(block)
-    except ModelError as error:
-        kind = getattr(block, "mime_type", None) or block.type
-        return Text(f"[left out, {kind}: {error.message.removeprefix('result.content[0]: ')}]")
-    return block
-
-
-def load_sdk(package: str, extra: str) -> Any:
-    """Import an SDK when its adapter is made. Raises `MissingExtra` when it is not installed."""
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package.partition(".")[0]:
-            raise  # the SDK is there but broken: its own words help more
-        raise MissingExtra(package, extra) from error
-
-
-CLOSE_BOUND = 5.0
-"""Longest time that closing a connection may take, in seconds."""
-
-
-async def close_shielded(close: Callable[[], Awaitable[object]], bound: float = CLOSE_BOUND) -> None:
-    """Await `close()` also while cancelled, for at most `bound` seconds; its failures are of no interest any more.
-
-    Streams of an SDK are closed with it even when they were read to their end: what is left to the garbage collector
-    warns.
-    """
-    with anyio.move_on_after(bound, shield=True):
-        try:
-            await close()
-        except Exception:  # the connection is gone either way
-            return

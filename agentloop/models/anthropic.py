@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import logging
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -39,10 +38,9 @@ from agentloop.messages import (
 )
 from agentloop.model import ModelChunk, ModelRequest
 from agentloop.models import _shared as shared
-from agentloop.models._adapter import Adapter
+from agentloop.models._adapter import Adapter, Exchange
 from agentloop.models._anthropic_events import CUT_INPUT, EventReader, answer_events
-from agentloop.models._errors import exception_error
-from agentloop.models._sdk import END, SdkClient, SdkStream
+from agentloop.models._sdk import END, SdkClient
 
 logger = logging.getLogger(__name__)
 
@@ -102,11 +100,9 @@ class Anthropic(Adapter):
         timeout: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.model = model
-        self.provider = provider
+        super().__init__(model, provider, {"cache": cache, "betas": tuple(betas) or None, **(options or {})})
         self.max_tokens = max_tokens
-        self.options = {"cache": cache, "betas": tuple(betas) or None, **(options or {})}
-        self._client = SdkClient(
+        self._client: SdkClient = SdkClient(
             "anthropic",
             "AsyncAnthropic",
             client,
@@ -120,40 +116,15 @@ class Anthropic(Adapter):
     async def _chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
         body = request_body(request, model=self.model, provider=self.provider, max_tokens=self.max_tokens)
         reader = EventReader({sent: name for name, sent in tool_names(request).items()})
-        client = stream = None
-        try:
-            client = self._client.get()
-            stream = SdkStream(await self._ask(client, body, request_headers(request.options)))
-            answer = await stream.answer()
-            for event in () if answer is None else answer_events(answer):
-                for chunk in reader.feed(event):
-                    yield chunk
-            while answer is None and (event := await stream.next()) is not END:
+        async with Exchange(self._client) as exchange:
+            headers = request_headers(request.options)
+            stream = exchange.hold(await self._client.post(exchange.client(), "/v1/messages", body, headers))
+            await stream.take_whole(answer_events)
+            while (event := await stream.next()) is not END:
                 for chunk in reader.feed(event):
                     yield chunk
             for chunk in reader.end():
                 yield chunk
-        except ModelError:
-            raise
-        except Exception as error:
-            raise exception_error(error) from error
-        finally:
-            if stream is not None:
-                await stream.close()
-            if client is not None:
-                await self._client.release(client)
-
-    async def _ask(self, client: Any, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
-        """The stream of events as JSON: the SDK's `messages.create` would make model objects of them, and warn of old
-        models and of budgets for thinking."""
-        return await client.post(
-            "/v1/messages",
-            cast_to=object,
-            body=body,
-            options={"headers": headers, "max_retries": 0},
-            stream=True,
-            stream_cls=self._client.sdk.AsyncStream[object],
-        )
 
 
 # ---------------------------------------------------------------- history out
@@ -253,11 +224,7 @@ def thinks_adaptively(model: str) -> bool:
 
 def tool_names(request: ModelRequest) -> dict[str, str]:
     """The provider's name for each tool: its own where it is legal, else one made of it (a reply's is mapped back)."""
-    names = [tool.name for tool in request.tools]
-    for message in request.messages:
-        if isinstance(message, AssistantMessage):
-            names += [block.name for block in message.content if isinstance(block, ToolCall)]
-    return shared.legal_ids(dict.fromkeys(names), _ID, length=64)
+    return shared.legal_ids(shared.tool_names(request), _ID, length=64)
 
 
 def _tools(request: ModelRequest, names: Mapping[str, str], own: Iterable[JsonObject]) -> list[dict[str, Any]]:
@@ -324,15 +291,14 @@ def _messages(request: ModelRequest, model: str, provider: str, names: Mapping[s
         elif isinstance(message, UserMessage):
             _extend(turns, "user", list(_input_parts(message.content, where)))
         else:
-            kind = type(message).__name__
-            raise ModelError("invalid_input", f"{where}: expected a user, assistant or tool result message, got {kind}")
+            raise shared.wrong_message(message, where)
     merged: list[dict[str, Any]] = []
     for turn in turns:
         if turn["role"] == "assistant":
             _trim_reply(turn["content"], last=turn is turns[-1])
         _extend(merged, turn["role"], turn["content"])
     if not merged:
-        raise ModelError("invalid_input", "messages: expected at least one with content, got none")
+        raise shared.no_messages()
     return merged
 
 
@@ -371,22 +337,12 @@ def _reply_part(
         if block.text:
             yield {"type": "text", "text": block.text, **kept}
     elif isinstance(block, ToolCall):
-        yield {"type": "tool_use", "id": ids[block.id], "name": names[block.name], "input": _input(block), **kept}
+        arguments = shared.arguments_object(block)
+        yield {"type": "tool_use", "id": ids[block.id], "name": names[block.name], "input": arguments, **kept}
     elif isinstance(block, Thinking) and same and (kept.get("signature") or not signed):
         yield {"type": "thinking", "thinking": block.thinking, **kept}
     elif not isinstance(block, Thinking):
         logger.debug("a %s block of a reply is left out: this API knows no such block", block.type)
-
-
-def _input(call: ToolCall) -> dict[str, Any]:
-    try:
-        return json.loads(call.arguments, parse_constant=_refuse) if call.parse() else {}
-    except ValueError:
-        return {}
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
 
 
 def _result_part(message: ToolResultMessage, ids: Mapping[str, str], where: str) -> dict[str, Any]:
@@ -412,7 +368,7 @@ def _input_parts(content: Sequence[ContentBlock], where: str) -> Iterator[dict[s
         elif isinstance(block, InlineData):
             yield _data_part(block.data, block.mime_type, place)
         else:
-            raise ModelError("invalid_input", f"{place}: expected text, an image or data, got a {block.type} block")
+            raise shared.wrong_block(block, place)
 
 
 def _image_part(url: str, place: str) -> dict[str, Any]:
@@ -420,7 +376,7 @@ def _image_part(url: str, place: str) -> dict[str, Any]:
     if inline:
         return _data_part(inline[1], inline[0], place)
     if not url.startswith(("https://", "http://")):
-        raise ModelError("invalid_input", f"{place}: expected a web or data URL, got {url[:80]!r}")
+        raise shared.wrong_address(url, place)
     return {"type": "image", "source": {"type": "url", "url": url}}
 
 

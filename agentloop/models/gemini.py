@@ -22,7 +22,7 @@ import logging
 import mimetypes
 import os
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -40,15 +40,11 @@ from agentloop.messages import (
     ToolResultMessage,
     UserMessage,
 )
-from agentloop.model import ModelChunk, ModelRequest
+from agentloop.model import ModelRequest
 from agentloop.models import _shared as shared
-from agentloop.models._adapter import Adapter
-from agentloop.models._errors import exception_error
-from agentloop.models._framing import EventBytes
 from agentloop.models._gemini_events import EventReader
 from agentloop.models._gemini_schema import function_schema
-from agentloop.models._http import HttpClient, next_piece, post
-from agentloop.models._sdk import END
+from agentloop.models._http import HttpAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +69,7 @@ _WEB = ("https://", "http://", "gs://")
 # ---------------------------------------------------------------- the model
 
 
-class Gemini(Adapter):
+class Gemini(HttpAdapter):
     """A model callable for Gemini, on asyncio and trio.
 
     `base_url` ends with the API's version; Vertex AI is asked at `…/v1/projects/P/locations/L/publishers/google`
@@ -91,6 +87,9 @@ class Gemini(Adapter):
     provider without its address.
     """
 
+    home = "google"
+    extra = "gemini"
+
     def __init__(
         self,
         model: str,
@@ -103,51 +102,24 @@ class Gemini(Adapter):
         timeout: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        if provider != "google" and base_url is None:
-            raise ValueError(f"base_url: expected the address of {provider!r}, got None")
-        self.model = model
-        self.provider = provider
-        self.options = dict(options or {})
-        self._base_url = base_url
-        self._key = api_key
-        self._headers = dict(headers or {})
-        self._client = HttpClient(client, "gemini", timeout=timeout)
+        super().__init__(model, client, base_url, api_key, provider, headers, timeout, options)
 
-    async def _chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
-        body = request_body(request, model=self.model, provider=self.provider)
-        reader = EventReader({sent: name for name, sent in tool_names(request).items()})
-        events = EventBytes()
-        client = answer = None
-        try:
-            headers = self._request_headers()
-            client = self._client.get()
-            answer = await post(client, request_url(self.model, self._base_url), body, headers)
-            while (piece := await next_piece(answer, ended=reader.settled)) is not END:
-                for event in events.feed(piece):
-                    for chunk in reader.feed(event):
-                        yield chunk
-            for event in events.end():
-                for chunk in reader.feed(event):
-                    yield chunk
-            for chunk in reader.end():
-                yield chunk
-        except ModelError:
-            raise
-        except Exception as error:
-            raise exception_error(error) from error
-        finally:
-            if answer is not None:
-                await answer.close()
-            if client is not None:
-                await self._client.release(client)
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        return request_body(request, model=self.model, provider=self.provider)
 
-    def _request_headers(self) -> dict[str, str]:
+    def _reader(self, request: ModelRequest) -> EventReader:
+        return EventReader({sent: name for name, sent in tool_names(request).items()})
+
+    def _url(self) -> str:
+        return request_url(self.model, self._base_url)
+
+    def _key_header(self) -> dict[str, str]:
         key = self._key
         if key is None and self._base_url is None:
             key = next((value for name in KEY_VARIABLES if (value := os.environ.get(name))), None)
             if key is None and not self._headers:
                 raise ModelError("auth", f"no key: set {' or '.join(KEY_VARIABLES)}, or give api_key")
-        return {**({"x-goog-api-key": key.strip()} if key else {}), **self._headers}
+        return {"x-goog-api-key": key.strip()} if key else {}
 
 
 def request_url(model: str, base_url: str | None = None) -> str:
@@ -236,11 +208,7 @@ def _levels(model: str) -> tuple[str, ...]:
 
 def tool_names(request: ModelRequest) -> dict[str, str]:
     """The provider's name for each tool: its own where it is legal, else one made of it (a reply's is mapped back)."""
-    names = [tool.name for tool in request.tools]
-    for message in request.messages:
-        if isinstance(message, AssistantMessage):
-            names += [block.name for block in message.content if isinstance(block, ToolCall)]
-    legal = shared.legal_ids(dict.fromkeys(names), _NAME, length=62)
+    legal = shared.legal_ids(shared.tool_names(request), _NAME, length=62)
     return {name: made if re.match(r"[a-zA-Z_]", made) else f"_{made}" for name, made in legal.items()}
 
 
@@ -295,13 +263,10 @@ class _Contents:
             elif isinstance(message, UserMessage):
                 self._extend("user", list(_input_parts(message.content, where)))
             else:
-                kind = type(message).__name__
-                raise ModelError(
-                    "invalid_input", f"{where}: expected a user, assistant or tool result message, got {kind}"
-                )
+                raise shared.wrong_message(message, where)
         self._flush_media()
         if not self._contents:
-            raise ModelError("invalid_input", "messages: expected at least one with content, got none")
+            raise shared.no_messages()
         return self._contents
 
     def _extend(self, role: str, parts: list[dict[str, Any]]) -> None:
@@ -423,7 +388,7 @@ def _input_parts(content: Sequence[ContentBlock], where: str) -> Iterator[dict[s
         elif isinstance(block, InlineData):
             yield {"inlineData": {"mimeType": block.mime_type, "data": block.data}}
         else:
-            raise ModelError("invalid_input", f"{place}: expected text, an image or data, got a {block.type} block")
+            raise shared.wrong_block(block, place)
 
 
 def _image_part(url: str, place: str) -> dict[str, Any]:
@@ -431,6 +396,6 @@ def _image_part(url: str, place: str) -> dict[str, Any]:
     if inline:
         return {"inlineData": {"mimeType": inline[0], "data": inline[1]}}
     if not url.startswith(_WEB):
-        raise ModelError("invalid_input", f"{place}: expected a web or data URL, got {url[:80]!r}")
+        raise shared.wrong_address(url, place)
     kind, _ = mimetypes.guess_type(url.partition("?")[0])
     return {"fileData": {"fileUri": url, **({"mimeType": kind} if kind else {})}}

@@ -33,7 +33,9 @@ from agentloop.errors import ModelError
 from agentloop.messages import AgentMessage, AssistantMessage, Text, ToolResultMessage, ToolSpec, Usage
 from agentloop.model import BlockEnd, Finish, ModelChunk, ModelRequest, TextChunk, ToolCallChunk, UsageChunk
 from agentloop.models._errors import exception_error, payload_error
-from agentloop.models._shared import CommonOptions, close_shielded, common_options, load_sdk, unsupported_option
+from agentloop.models._held import close_shielded
+from agentloop.models._sdk import load_sdk
+from agentloop.models._shared import CommonOptions, common_options, unsupported_option
 from agentloop.partial import PartialArguments
 
 __all__ = ["LocalModel", "Reader", "request_body"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -42,11 +42,8 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models import _shared as shared
-from agentloop.models._adapter import Adapter
-from agentloop.models._errors import exception_error, payload_error
-from agentloop.models._framing import EventBytes
-from agentloop.models._http import HttpClient, next_piece, post
-from agentloop.models._sdk import END
+from agentloop.models._errors import payload_error
+from agentloop.models._http import HttpAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +70,7 @@ _FINISH: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
 # ---------------------------------------------------------------- the model
 
 
-class Ollama(Adapter):
+class Ollama(HttpAdapter):
     """A model callable for Ollama's own API, on asyncio and trio.
 
     `base_url` is the server's address without a path, by default that of `OLLAMA_HOST`, else this machine's; `api_key`
@@ -91,6 +88,9 @@ class Ollama(Adapter):
     provider without its address.
     """
 
+    home = "ollama"
+    extra = "ollama"
+
     def __init__(
         self,
         model: str,
@@ -103,50 +103,23 @@ class Ollama(Adapter):
         timeout: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        if provider != "ollama" and base_url is None:
-            raise ValueError(f"base_url: expected the address of {provider!r}, got None")
-        self.model = model
-        self.provider = provider
-        self.options = dict(options or {})
-        self._base_url = base_url
-        self._key = api_key
-        self._headers = dict(headers or {})
-        self._client = HttpClient(client, "ollama", timeout=timeout)
+        super().__init__(model, client, base_url, api_key, provider, headers, timeout, options)
 
-    async def _chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
-        body = request_body(request, model=self.model, provider=self.provider)
-        reader = EventReader()
-        events = EventBytes()
-        client = answer = None
-        try:
-            client = self._client.get()
-            answer = await post(client, self._url(), body, self._request_headers())
-            while (piece := await next_piece(answer, ended=reader.ended)) is not END:
-                for event in events.feed(piece):
-                    for chunk in reader.feed(event):
-                        yield chunk
-            for event in events.end():
-                for chunk in reader.feed(event):
-                    yield chunk
-        except ModelError:
-            raise
-        except Exception as error:
-            raise exception_error(error) from error
-        finally:
-            if answer is not None:
-                await answer.close()
-            if client is not None:
-                await self._client.release(client)
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        return request_body(request, model=self.model, provider=self.provider)
+
+    def _reader(self, request: ModelRequest) -> EventReader:
+        return EventReader()
 
     def _url(self) -> str:
         base = self._base_url or host_address(os.environ.get(HOST_VARIABLE, ""))
         return f"{base.rstrip('/')}/api/chat"
 
-    def _request_headers(self) -> dict[str, str]:
+    def _key_header(self) -> dict[str, str]:
         key = self._key
         if key is None and self._base_url is None:
             key = os.environ.get(KEY_VARIABLE)
-        return {**({"authorization": f"Bearer {key.strip()}"} if key else {}), **self._headers}
+        return {"authorization": f"Bearer {key.strip()}"} if key else {}
 
 
 def host_address(host: str) -> str:
@@ -224,10 +197,9 @@ def _messages(request: ModelRequest, model: str, provider: str) -> list[dict[str
         elif isinstance(message, UserMessage):
             messages.append({"role": "user", **_input(message.content, where)})
         else:
-            kind = type(message).__name__
-            raise ModelError("invalid_input", f"{where}: expected a user, assistant or tool result message, got {kind}")
+            raise shared.wrong_message(message, where)
     if not any(message["role"] != "system" for message in messages):
-        raise ModelError("invalid_input", "messages: expected at least one with content, got none")
+        raise shared.no_messages()
     return messages
 
 
@@ -262,7 +234,7 @@ def _input(content: Sequence[ContentBlock], where: str) -> dict[str, Any]:
         elif isinstance(block, InlineData):
             images.append(_image(block.mime_type, block.data, place))
         else:
-            raise ModelError("invalid_input", f"{place}: expected text or an image, got a {block.type} block")
+            raise shared.wrong_block(block, place, "text or an image")
     message: dict[str, Any] = {"content": "\n".join(text for text in texts if text)}
     return {**message, "images": images} if images else message
 
@@ -287,16 +259,19 @@ class EventReader:
         self._count = 0
         self._open: tuple[type[TextChunk] | type[ThinkingChunk], int] | None = None
         self._called = False
-        self.ended = False
+        self.settled = False
         """Whether the reply is whole."""
 
     def feed(self, event: Any) -> Iterator[ModelChunk]:
         """The chunks of one line, in order."""
         try:
             yield from self._read(event)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            got = f"{str(event)[:200]} ({error!r})"
-            raise ModelError("malformed", f"expected a line of Ollama's API, got {got}") from error
+        except shared.MISREAD as error:
+            raise shared.misread(event, "a line of Ollama's API", error) from error
+
+    def end(self) -> Iterable[ModelChunk]:
+        """Nothing: a reply that is whole said so in its last line."""
+        return ()
 
     def _read(self, event: JsonObject) -> Iterator[ModelChunk]:
         if event.get("error"):
@@ -306,8 +281,8 @@ class EventReader:
         yield from self._piece(TextChunk, shared.text_or_none(message.get("content")))
         for call in message.get("tool_calls") or ():
             yield from self._call(call)
-        if event.get("done") and not self.ended:
-            self.ended = True
+        if event.get("done") and not self.settled:
+            self.settled = True
             yield UsageChunk(_usage(event))
             reason = _FINISH.get(shared.text_or_none(event.get("done_reason")) or "", "unknown")
             told = {key: value for key, value in event.items() if key != "message"}
@@ -344,8 +319,4 @@ class EventReader:
 
 
 def _usage(sent: JsonObject) -> Usage:
-    def count(key: str) -> int:
-        value = sent.get(key)
-        return value if isinstance(value, int) else 0
-
-    return Usage(0, count("prompt_eval_count"), count("eval_count"))
+    return Usage(0, shared.count_in(sent, "prompt_eval_count"), shared.count_in(sent, "eval_count"))

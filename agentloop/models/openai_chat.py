@@ -13,37 +13,29 @@ Options of a request are those of `agentloop.models._shared`; what is special ab
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import AsyncIterator, Mapping
-from types import TracebackType
 from typing import Any
 
-import anyio
-
-from agentloop.errors import ModelError
 from agentloop.model import ModelChunk, ModelRequest
+from agentloop.models._adapter import Adapter, Exchange
 from agentloop.models._chat_body import request_body
 from agentloop.models._chat_quirks import OPENAI, ChatQuirks
 from agentloop.models._chat_reader import Reader
-from agentloop.models._errors import exception_error
 from agentloop.models._sdk import END, SdkClient, SdkStream
 
 __all__ = ["ChatQuirks", "OpenAIChat", "Reader", "request_body"]
 
-TRAILING_BOUND = 5.0
-"""Seconds that a server may take, after it named the end of the reply, to send usage and end the stream."""
-
 _DONE = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
 
 
-class OpenAIChat:
+class OpenAIChat(Adapter):
     """A model behind a Chat Completions API.
 
     `client` is an `openai.AsyncOpenAI` (or Azure's) of the caller's; `base_url`, `api_key`, `headers` and `timeout`
     (seconds, or the HTTP library's own) are for the one made here, with the SDK's defaults. `provider` names who
     answers: it goes into the replies, and thinking goes back only to the same provider and model. `quirks` says what is
-    special about it.
+    special about it. `options` are defaults for those of a request.
 
     Raises `MissingExtra` when the SDK is not installed, `ValueError` for another provider than OpenAI without its
     address.
@@ -60,11 +52,11 @@ class OpenAIChat:
         quirks: ChatQuirks | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: Any = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.model = model
-        self.provider = provider
+        super().__init__(model, provider, options)
         self.quirks = quirks or (OPENAI if provider == "openai" else ChatQuirks())
-        self._clients = SdkClient(
+        self._client = SdkClient(
             "openai",
             "AsyncOpenAI",
             client,
@@ -75,52 +67,18 @@ class OpenAIChat:
             timeout=timeout,
         )
 
-    def __repr__(self) -> str:
-        return f"OpenAIChat({self.model!r}, provider={self.provider!r})"
-
-    def __call__(self, request: ModelRequest, /) -> AsyncIterator[ModelChunk]:
-        """Ask; the iterator must be closed by the task that steps it. Raises `ModelError` only."""
-        return self._chunks(request)
-
-    async def __aenter__(self) -> OpenAIChat:
-        self._clients.keep()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connections that are kept; a client of the caller's stays open."""
-        await self._clients.close()
-
     async def _chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
         body = request_body(request, model=self.model, provider=self.provider, quirks=self.quirks)
         reader = Reader(text_ends_at_call=self.quirks.text_ends_at_call)
-        client = stream = None
-        try:
-            client = self._clients.get()
-            response = await _ask(client, body)
-            stream = SdkStream(response)
-            if (answer := await stream.answer()) is not None:
-                for chunk in reader.read(answer):
-                    yield chunk
-            mark = _EndMark(response.response)
-            while answer is None and (event := await _next(stream, reader.finish_reason is not None)) is not END:
+        async with Exchange(self._client) as exchange:
+            stream = exchange.hold(SdkStream(await _ask(exchange.client(), body)))
+            await stream.take_whole(lambda answer: [answer])
+            mark = _EndMark(stream.response)
+            while (event := await stream.next(ended=reader.finish_reason is not None)) is not END:
                 for chunk in reader.read(_plain(event)):
                     yield chunk
             for chunk in reader.end(marked=mark.seen):
                 yield chunk
-        except ModelError:
-            raise
-        except Exception as error:
-            raise exception_error(error) from error
-        finally:
-            if stream is not None:
-                await stream.close()
-            if client is not None:
-                await self._clients.release(client)
 
 
 async def _ask(client: Any, body: Mapping[str, Any]) -> Any:
@@ -131,16 +89,6 @@ async def _ask(client: Any, body: Mapping[str, Any]) -> Any:
     return await client.chat.completions.create(
         model=body["model"], messages=body["messages"], stream=True, extra_body=extra
     )
-
-
-async def _next(stream: SdkStream, ended: bool) -> Any:
-    """The next event, `END` at the end. Once the reply has ended, a stream that breaks or stays open ends as well: what
-    comes then is usage at most, and a whole reply is not given up for it."""
-    if not ended:
-        return await stream.next()
-    with anyio.move_on_after(TRAILING_BOUND), contextlib.suppress(Exception):
-        return await stream.next()
-    return END
 
 
 def _plain(value: Any) -> Any:

@@ -38,10 +38,9 @@ from agentloop.messages import (
 )
 from agentloop.model import ModelChunk, ModelRequest
 from agentloop.models import _shared as shared
-from agentloop.models._adapter import Adapter
-from agentloop.models._errors import exception_error
+from agentloop.models._adapter import Adapter, Exchange
 from agentloop.models._responses_events import EventReader, answer_events
-from agentloop.models._sdk import END, SdkClient, SdkStream
+from agentloop.models._sdk import END, SdkClient
 
 logger = logging.getLogger(__name__)
 
@@ -100,11 +99,9 @@ class OpenAIResponses(Adapter):
         timeout: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.model = model
-        self.provider = provider
-        self.options = dict(options or {})
+        super().__init__(model, provider, options)
         self._dialect = Dialect(provider, store, encrypted_reasoning, summary)
-        self._client = SdkClient(
+        self._client: SdkClient = SdkClient(
             "openai",
             "AsyncOpenAI",
             client,
@@ -118,37 +115,12 @@ class OpenAIResponses(Adapter):
     async def _chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
         body = request_body(request, model=self.model, dialect=self._dialect)
         reader = EventReader({sent: name for name, sent in tool_names(request).items()})
-        client = stream = None
-        try:
-            client = self._client.get()
-            stream = SdkStream(await self._ask(client, body))
-            answer = await stream.answer()
-            for event in () if answer is None else answer_events(answer):
+        async with Exchange(self._client) as exchange:
+            stream = exchange.hold(await self._client.post(exchange.client(), "/responses", body))
+            await stream.take_whole(answer_events)
+            while (event := await stream.next()) is not END:
                 for chunk in reader.feed(event):
                     yield chunk
-            while answer is None and (event := await stream.next()) is not END:
-                for chunk in reader.feed(event):
-                    yield chunk
-        except ModelError:
-            raise
-        except Exception as error:
-            raise exception_error(error) from error
-        finally:
-            if stream is not None:
-                await stream.close()
-            if client is not None:
-                await self._client.release(client)
-
-    async def _ask(self, client: Any, body: Mapping[str, Any]) -> Any:
-        """The stream of events as JSON: the SDK's `responses.create` would make model objects of them."""
-        return await client.post(
-            "/responses",
-            cast_to=object,
-            body=body,
-            options={"max_retries": 0},
-            stream=True,
-            stream_cls=self._client.sdk.AsyncStream[object],
-        )
 
 
 # ---------------------------------------------------------------- history out
@@ -227,11 +199,7 @@ def _tool_choice(choice: str | Mapping[str, str] | None, names: Mapping[str, str
 
 def tool_names(request: ModelRequest) -> dict[str, str]:
     """The provider's name for each tool: its own where it is legal, else one made of it (a reply's is mapped back)."""
-    names = [tool.name for tool in request.tools]
-    for message in request.messages:
-        if isinstance(message, AssistantMessage):
-            names += [block.name for block in message.content if isinstance(block, ToolCall)]
-    return shared.legal_ids(dict.fromkeys(names), _NAME, length=64)
+    return shared.legal_ids(shared.tool_names(request), _NAME, length=64)
 
 
 def _tools(request: ModelRequest, names: Mapping[str, str], own: Iterable[JsonObject]) -> list[dict[str, Any]]:
@@ -268,8 +236,7 @@ def _input(request: ModelRequest, model: str, dialect: Dialect, names: Mapping[s
         elif isinstance(message, UserMessage):
             items += _user_items(message.content, where)
         else:
-            kind = type(message).__name__
-            raise ModelError("invalid_input", f"{where}: expected a user, assistant or tool result message, got {kind}")
+            raise shared.wrong_message(message, where)
     return items
 
 
@@ -371,12 +338,12 @@ def _parts(content: Sequence[ContentBlock], where: str) -> Iterator[dict[str, An
                 yield thaw_json(block.fidelity)
         elif isinstance(block, Image):
             if not block.url.startswith(("https://", "http://", "data:")):
-                raise ModelError("invalid_input", f"{place}: expected a web or data URL, got {block.url[:80]!r}")
+                raise shared.wrong_address(block.url, place)
             yield {"type": "input_image", "image_url": block.url, "detail": "auto"}
         elif isinstance(block, InlineData):
             yield _data_part(block.data, block.mime_type, place)
         else:
-            raise ModelError("invalid_input", f"{place}: expected text, an image or data, got a {block.type} block")
+            raise shared.wrong_block(block, place)
 
 
 def _data_part(data: str, mime_type: str, place: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from agentloop._results import NO_OUTPUT
 from agentloop.errors import StopReason
 from agentloop.messages import (
     ContentBlock,
@@ -22,9 +23,6 @@ from agentloop.messages import (
     text_of,
 )
 from agentloop.omni._types import Payload
-
-NO_OUTPUT: Final = "[no output]"
-"""What stands in `output` when a result has no text: the protocol knows no empty one."""
 
 
 def block_payload(block: ContentBlock, role: str, stop_reason: StopReason = "completed") -> Payload:

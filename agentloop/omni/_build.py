@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from agentloop._results import NO_OUTPUT
 from agentloop.errors import StopReason
 from agentloop.messages import Usage
 from agentloop.omni._types import Clock, EventType, Payload, Record
@@ -190,7 +191,7 @@ def tool_call_output(
     `images` are `data:` URLs, for a completed output only.
     `content` holds the result's blocks where output and images do not say them all; it stands under `x`.
     """
-    payload: Payload = {"type": "tool_call_output", "role": "user", "output": output or "[no output]"}
+    payload: Payload = {"type": "tool_call_output", "role": "user", "output": output or NO_OUTPUT}
     if images:
         payload["images"] = list(images)
     payload |= {"tool_call_id": tool_call_id, "stop_reason": stop_reason}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from agentloop._results import NO_OUTPUT
 from agentloop._values import valid_text
-from agentloop.omni._blocks import NO_OUTPUT
 from agentloop.omni._types import PARTIALS, Payload, Record
 from agentloop.omni.records import origin_of
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import Any, Final
+from typing import Any, TypedDict
 
+from agentloop._marks import marked, marked_text
 from agentloop.omni._build import (
     assistant_text,
     image_url,
@@ -97,6 +98,7 @@ __all__ = [
     "mcp_connect_end",
     "message_end",
     "message_start",
+    "model_identity",
     "modernise",
     "new_session_id",
     "origin_of",
@@ -203,28 +205,22 @@ def with_origin(record: Record, hop: str) -> Record:
 # ---------------------------------------------------------------- session ids
 
 
+class ModelIdentity(TypedDict):
+    """Who a model is, as a meta says it."""
+
+    provider: str
+    model_id: str
+
+
+def model_identity(model: object) -> ModelIdentity:
+    """Provider and name of a model callable as a meta has them: `unknown` where it has no such attribute."""
+    return {
+        "provider": getattr(model, "provider", None) or "unknown",
+        "model_id": getattr(model, "model", None) or "unknown",
+    }
+
+
 def new_session_id(clock: Clock = time.time, token: str | None = None) -> str:
     """`session-YYYY-MM-DD-HH-mm-ss-<8 hex>` in local time: names sort by time. `token` is the random part."""
     moment = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(clock()))
     return f"session-{moment}-{token or secrets.token_hex(4)}"
-
-
-# ---------------------------------------------------------------- markers in text
-
-MARKERS: Final = ("turn_aborted", "turn_retried", "context_summary", "summary", "user_steering")
-"""The blocks that an engine puts into text: `[tag]`, a newline, the words, a newline, `[/tag]`."""
-
-
-def marked(tag: str, text: str) -> str:
-    """The text as a marked block."""
-    return f"[{tag}]\n{text}\n[/{tag}]"
-
-
-def marked_text(tag: str, text: str) -> str | None:
-    """What stands in the first block of that tag, blank ends stripped; None without one. Reads the old `<tag>` too."""
-    for opening, closing in ((f"[{tag}]", f"[/{tag}]"), (f"<{tag}>", f"</{tag}>")):
-        start = text.find(opening)
-        end = text.find(closing, start + len(opening)) if start >= 0 else -1
-        if end >= 0:
-            return text[start + len(opening) : end].strip()
-    return None

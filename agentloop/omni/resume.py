@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from agentloop._summary import context_summary, summary_text
+from agentloop._marks import context_summary, summary_text
 from agentloop.errors import TraceReadError
 from agentloop.events import CompactionEnd
 from agentloop.messages import AgentMessage, AssistantMessage, ToolResultMessage, Usage, UserMessage, user

@@ -30,7 +30,7 @@ from agentloop.messages import (
     UserMessage,
 )
 from agentloop.model import ModelRequest
-from agentloop.models import openai_chat
+from agentloop.models import _sdk
 from agentloop.models._chat_quirks import ChatQuirks
 from agentloop.models.openai_chat import OpenAIChat, Reader, request_body
 from agentloop.testing.wire import Case, Outcome, Play, WireServer, load_cases, pieces, play_case, run_folder, run_model
@@ -260,7 +260,7 @@ async def test_a_stream_that_stalls() -> None:
 @pytest.mark.anyio
 async def test_a_stream_that_stays_open_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once the reason came, a server that neither marks the end nor closes costs a bounded wait, not the reply."""
-    monkeypatch.setattr(openai_chat, "TRAILING_BOUND", 0.05)
+    monkeypatch.setattr(_sdk, "TRAILING_BOUND", 0.05)
     body = b"".join(PIECES[:7])
     with WireServer() as server:
         outcome = await run_model(model_at(server.play(stream(body + b": more", stall_at=len(body)))))

@@ -28,7 +28,7 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def client_of(model: Any) -> Any:
-    return model._clients.get()
+    return model._client.get()
 
 
 @pytest.mark.parametrize("provider", [name for name, line in PROVIDERS.items() if line.adapter == CHAT])

@@ -1,17 +1,14 @@
-"""What every adapter does alike: ids, data URLs, options, SDKs, closing."""
+"""What every adapter does alike: ids, data URLs, options."""
 
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.errors import MissingExtra
 from agentloop.messages import ToolCall, ToolResultMessage, assistant, user
 from agentloop.models import _shared as shared
 
@@ -76,34 +73,3 @@ def test_options_are_sorted() -> None:
     )
     assert (options.stop, options.thinking, options.tool_choice, options.seed) == (("x",), "off", {"name": "f"}, None)
     assert options.extra == {"own": 1}
-
-
-def test_a_broken_sdk_is_not_a_missing_one(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An SDK that is not there names the extra; one that fails to import says why itself."""
-    with pytest.raises(MissingExtra, match=r"agentloop\[some\]"):
-        shared.load_sdk("no_such_sdk_here", "some")
-    (tmp_path / "broken_sdk_here.py").write_text("import what_it_needs")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="what_it_needs"):
-        shared.load_sdk("broken_sdk_here", "some")
-    assert "broken_sdk_here" not in sys.modules
-
-
-@pytest.mark.anyio
-async def test_closing_is_shielded_bounded_and_silent() -> None:
-    """A close runs also while its task is cancelled, gives up after its bound, and its failure is nobody's."""
-    closed = []
-
-    async def close() -> None:
-        await anyio.lowlevel.checkpoint()
-        closed.append(True)
-
-    async def fail() -> None:
-        raise OSError("gone")
-
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await shared.close_shielded(close)
-    assert closed == [True]
-    await shared.close_shielded(fail)
-    await shared.close_shielded(anyio.sleep_forever, bound=0.01)

@@ -1,11 +1,33 @@
-"""The text of a context's summary: found in a model's reply, marked as the message that stands for the context."""
+"""Marked blocks in text: `[tag]`, a newline, the words, a newline, `[/tag]`; above all the summary of a context."""
 
 from __future__ import annotations
 
 from typing import Final
 
-_TAGS: Final = (("[summary]", "[/summary]"), ("<summary>", "</summary>"))
 _OPENING, _CLOSING = "[context_summary]\n", "\n[/context_summary]"
+
+
+def marked(tag: str, text: str) -> str:
+    """The text as a marked block."""
+    return f"[{tag}]\n{text}\n[/{tag}]"
+
+
+def tag_pairs(tag: str) -> tuple[tuple[str, str], ...]:
+    """What opens and what closes a block of that tag: the present form and the old one."""
+    return (f"[{tag}]", f"[/{tag}]"), (f"<{tag}>", f"</{tag}>")
+
+
+def marked_text(tag: str, text: str) -> str | None:
+    """What stands in the first block of that tag, blank ends stripped; None without one. Reads the old `<tag>` too."""
+    for opening, closing in tag_pairs(tag):
+        start = text.find(opening)
+        end = text.find(closing, start + len(opening)) if start >= 0 else -1
+        if end >= 0:
+            return text[start + len(opening) : end].strip()
+    return None
+
+
+_TAGS: Final = tag_pairs("summary")
 
 
 def summary_text(text: str) -> str:
@@ -34,7 +56,7 @@ def tagged_summary(text: str) -> str:
 
 def context_summary(text: str) -> str:
     """The summary as the text that opens the new context."""
-    return f"{_OPENING}{text}{_CLOSING}"
+    return marked("context_summary", text)
 
 
 def is_context_summary(text: str) -> bool:
