@@ -35,7 +35,7 @@ from agentloop.messages import (
     UserMessage,
 )
 
-logger = logging.getLogger("agentloop.convert")
+log = logging.getLogger("agentloop.convert")
 
 NO_RESULT: Final = "[no result is known: the call was not run, or it was stopped before it gave one]"
 
@@ -326,7 +326,7 @@ class LegalBuilder:
     def _log(self) -> None:
         more = self._repaired - len(self._repairs)
         what = "; ".join(self._repairs) + (f"; and {more} more" if more else "")
-        logger.warning("the messages of a request were repaired: %s", what)
+        log.warning("the messages of a request were repaired: %s", what)
         self._repairs, self._repaired = [], 0
 
 

@@ -132,11 +132,7 @@ def cut_result(result: ToolResult, limit: int | None) -> ToolResult:
 
 def error_text(error: BaseException) -> str:
     """An exception's text, unchanged but for invalid Unicode; its class name where that is blank or fails."""
-    try:
-        text = valid_text(str.__str__(str(error)))
-    except Exception:
-        text = ""
-    return text if text.strip() else type(error).__name__
+    return object_text(error)
 
 
 def object_text(value: Any) -> str:

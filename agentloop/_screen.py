@@ -110,9 +110,7 @@ class ToolCard:
 
     def elapsed(self, now: float) -> float:
         """Seconds that it has run; 0 if it never began."""
-        if self.started_at is None:
-            return 0.0
-        return (now if self.ended_at is None else self.ended_at) - self.started_at
+        return _seconds(self.started_at, self.ended_at, now)
 
 
 @attrs.define(eq=False)
@@ -231,9 +229,13 @@ class Screen:
 
     def elapsed(self, now: float) -> float:
         """Seconds since the run began, or that it took."""
-        if self.started_at is None:
-            return 0.0
-        return (now if self.ended_at is None else self.ended_at) - self.started_at
+        return _seconds(self.started_at, self.ended_at, now)
 
 
 _WRITING: Mapping[str, Activity] = {"text": "writing", "thinking": "thinking"}
+
+
+def _seconds(started_at: float | None, ended_at: float | None, now: float) -> float:
+    if started_at is None:
+        return 0.0
+    return (now if ended_at is None else ended_at) - started_at

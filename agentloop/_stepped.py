@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -32,3 +32,27 @@ class Stepped(AsyncGenerator[T_co, None], Generic[T_co]):
         if isinstance(typ, BaseException):
             raise typ
         raise typ() if val is None else typ(val)
+
+
+class Wrapper(Stepped[T_co]):
+    """Steps another iterator, which may be a run: what a run can do besides is passed on to it."""
+
+    __slots__ = ("_events",)
+    _events: AsyncIterator[T_co]
+
+    async def aclose(self) -> None:
+        """Close the wrapped iterator, if it can be closed, and await its end."""
+        close = getattr(self._events, "aclose", None)
+        if close is not None:
+            await close()
+
+    def keep_alive(self) -> None:
+        """A cancelled step no longer ends the run; whoever asks for this closes it (`running` does both)."""
+        keep = getattr(self._events, "keep_alive", None)
+        if keep is not None:
+            keep()
+
+    def skip_wait(self) -> bool:
+        """End a retry's wait of the wrapped run now; False when none is going on (or it is no run)."""
+        skip = getattr(self._events, "skip_wait", None)
+        return bool(skip()) if skip is not None else False

@@ -53,7 +53,7 @@ __all__ = [
     "make_legal",
 ]
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 # ---------------------------------------------------------------- custom messages
@@ -81,7 +81,7 @@ def _log_custom(message: CustomMessage) -> None:
     role = _role(message)
     if role not in _logged_roles and len(_logged_roles) < _ROLES_TO_LOG:
         _logged_roles.add(role)
-        logger.info("custom messages of the role %r are not sent to the model (Config.convert_to_llm decides)", role)
+        log.info("custom messages of the role %r are not sent to the model (Config.convert_to_llm decides)", role)
 
 
 def _role(message: CustomMessage) -> str:

@@ -56,7 +56,7 @@ from agentloop.tools import Tool
 
 __all__ = ["Approve", "History", "Prompt", "Prompts", "Session", "SessionRecords", "SessionRun"]
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _PER_RUN: Final = ("abort", "session_usage")
 """Fields of `Config` that the session itself fills in."""
@@ -199,7 +199,7 @@ class Session(WithQueues):
         offered = Context(system_prompt, tools=tuple(tools))
         resumed, writer = reopen(traces, session_id, redact=redact, fsync=fsync, clock=wall_clock, registry=registry)
         if resumed.damage is not None:
-            _log.warning("%s", resumed.damage)
+            log.warning("%s", resumed.damage)
         try:
             recorded = resumed.meta
             assert recorded is not None, "a session without a meta is refused"
@@ -442,7 +442,7 @@ class Session(WithQueues):
         except TraceWriteError as error:
             if self._policy == "fail":
                 raise
-            _log.warning("the end of a compaction could not be written: %s", error)
+            log.warning("the end of a compaction could not be written: %s", error)
 
     def _head(self) -> None:
         """What heads the next file says the present model and system prompt."""

@@ -1,17 +1,20 @@
-"""What the tests of adapters on an SDK share: its exceptions, a client that raises them, recorded cases compared."""
+"""What the tests of adapters share: a library's exceptions, a client that raises them, recorded cases compared."""
 
 from __future__ import annotations
 
 import builtins
 import inspect
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from agentloop.errors import REQUEST_CODES, ModelError
+from agentloop.model import ModelChunk
 from agentloop.testing._wire_compare import error_differences, stream_differences
-from agentloop.testing.wire import Case
+from agentloop.testing.wire import Case, WireServer, play_case
 
 
 def exceptions_of(*modules: ModuleType, address: str) -> list[Any]:
@@ -52,8 +55,19 @@ class Broken:
     async def __aexit__(self, *error: object) -> None:
         return None
 
+    @property
+    def chat(self) -> Broken:
+        return self
+
+    completions = chat
+
+    def build_request(self, *args: Any, **options: Any) -> None:
+        return None
+
     async def post(self, *args: Any, **options: Any) -> Any:
         raise self.error
+
+    send = create = post
 
 
 def take_away(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +81,24 @@ def take_away(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(builtins, "__import__", without)
+
+
+def assert_read_or_refused(read: Callable[..., list[Any]], events: list[Any]) -> None:
+    """Chunks or a `ModelError` with a code of requests come out of a reader, nothing else."""
+    chunks, refused = list[Any](), None
+    try:
+        chunks = read(*events)
+    except ModelError as error:
+        refused = error.code
+    assert refused is None or refused in REQUEST_CODES
+    assert all(isinstance(chunk, ModelChunk) for chunk in chunks)
+
+
+async def found_differences(cases: list[Case], chop: str = "") -> dict[str, list[str]]:
+    """How the outcomes of recorded cases, cut as `chop` says, differ from what their bytes say; by name, those that do."""
+    with WireServer() as server:
+        found = {case.name: differences(case, await play_case(case, server, chop=chop)) for case in cases}
+    return {name: differs for name, differs in found.items() if differs}
 
 
 def differences(case: Case, outcome: Any) -> list[str]:

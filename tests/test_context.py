@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import sys
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, ClassVar
 
@@ -44,6 +43,7 @@ from agentloop.messages import (
 )
 from agentloop.model import Finish, ModelChunk, ModelRequest, ToolCallChunk
 from agentloop.tools import tool
+from tests.costs import lines
 
 
 @attrs.frozen
@@ -129,21 +129,8 @@ def test_turns_of_a_long_history_take_linear_time() -> None:
     """Ten times the messages, ten times the steps."""
 
     def steps(turns: int) -> int:
-        count = 0
-
-        def line(frame: Any, event: str, argument: Any) -> Any:
-            nonlocal count
-            count += 1
-            return line
-
         messages = TURN_B * turns
-        before = sys.gettrace()
-        sys.settrace(line)
-        try:
-            within_tokens(10**9, one_each)(messages)
-        finally:
-            sys.settrace(before)
-        return count
+        return lines(lambda: within_tokens(10**9, one_each)(messages))
 
     assert steps(500) < 10.5 * steps(50)
 

@@ -7,7 +7,6 @@ import json
 import logging
 import operator
 import pickle
-import sys
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
@@ -43,6 +42,7 @@ from agentloop.messages import (
     assistant,
     user,
 )
+from tests.costs import calls, lines
 
 
 @attrs.frozen
@@ -349,7 +349,7 @@ def test_many_calls_of_one_id_take_linear_time() -> None:
         messages = [GO]
         for _ in range(count):
             messages += [assistant(call("a")), result("a")]
-        return counted(lambda: make_legal(messages), lines=True)
+        return lines(lambda: make_legal(messages))
 
     assert steps(1_000) < 11 * steps(100)
 
@@ -576,32 +576,13 @@ def turn(number: int) -> list[Any]:
     return [assistant(*[call(id) for id in ids]), *[result(id) for id in ids]]
 
 
-def counted(work: Any, lines: bool = False) -> int:
-    """How many calls of functions (Python's and C's) or lines of Python the work takes, on any machine."""
-    steps = 0
-
-    def count(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal steps
-        steps += event in ("line", "call", "c_call")
-        return count
-
-    get, put = (sys.gettrace, sys.settrace) if lines else (sys.getprofile, sys.setprofile)
-    before = get()
-    put(count)
-    try:
-        work()
-    finally:
-        put(before)  # type: ignore[arg-type]
-    return steps
-
-
 def test_g14_a_turn_costs_the_same_however_long_the_history_is() -> None:
     """Appending a turn and looking at the history takes as many steps at 2,000 turns as at the first."""
     history = LegalHistory([GO])
     steps = []
     for number in range(2_000):
         messages = turn(number)
-        steps.append(counted(lambda messages=messages: (history.extend(messages), history.view())))
+        steps.append(calls(lambda messages=messages: (history.extend(messages), history.view())))
     assert min(steps[:10]) == min(steps[-10:])  # the least of ten: a garbage collection may call something too
     assert max(steps) < 2 * min(steps)
 

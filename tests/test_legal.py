@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from agentloop.convert import LegalHistory, MessageView, convert_custom, make_legal
 from agentloop.errors import ModelError
 from agentloop.messages import CustomMessage, Text, ToolCall, ToolResultMessage, assistant, user
+from tests.costs import lines
 
 GO = user("go")
 
@@ -179,31 +179,11 @@ def test_custom_messages_stay_left_out_when_an_id_builds_the_history_again(caplo
     assert [message.tool_call_id for message in shown if isinstance(message, ToolResultMessage)] == ["a", "a#3", "a#2"]
 
 
-def lines(work: Callable[[], object]) -> int:
-    """Lines of the builder that are run."""
-    run = 0
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal run
-        if not frame.f_code.co_filename.endswith("_legal.py"):
-            return None
-        run += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return run
-
-
 def test_the_next_made_id_is_found_at_once() -> None:
     """However many were made of the same id before."""
     costs = []
     history = LegalHistory([GO])
     for _ in range(60):
         reply = assistant(call("a"))
-        costs.append(lines(lambda reply=reply: history.append(reply)))
+        costs.append(lines(lambda reply=reply: history.append(reply), "_legal.py"))
     assert costs[-1] <= costs[2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import sys
 from typing import Any
 
 import orjson
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from agentloop._jsontext import parse_json
 from agentloop._values import MAX_JSON_DEPTH
 from agentloop.partial import PartialArguments
+from tests.costs import lines
 
 LONG_NUMBER = re.compile("[0-9]{19}")
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -186,25 +186,19 @@ def steps(kind: str, size: int) -> int:
     """Lines that ran, and characters copied into an open string."""
     unit = {"one long string": "word ", "many strings": '", "', "many numbers": "0.5, ", "escapes": "\\u00e9"}[kind]
     start = '{"a": [1, ' if kind == "many numbers" else '{"a": ["'
-    partial, count, last = PartialArguments(start), 0, ""
+    partial, copied, last = PartialArguments(start), 0, ""
 
-    def line(*_: Any) -> Any:
-        nonlocal count
-        count += 1
-        return line
-
-    old = sys.gettrace()
-    sys.settrace(line)
-    try:
+    def look() -> None:
+        nonlocal copied, last
         for _ in range(size // len(unit)):
             partial.feed(unit)
             shown = partial.value["a"][-1]
             if isinstance(shown, str) and shown is not last:
-                count += len(shown)
+                copied += len(shown)
                 last = shown
-    finally:
-        sys.settrace(old)
-    return count
+
+    ran = lines(look)
+    return ran + copied
 
 
 def test_nothing_is_parsed_before_somebody_looks() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Iterable
 from typing import Literal
 
-from agentloop._stepped import Stepped
+from agentloop._stepped import Wrapper
 from agentloop.events import (
     ApprovalDecision,
     ApprovalRequest,
@@ -19,7 +19,7 @@ from agentloop.events import (
 from agentloop.messages import AssistantMessage, ToolCall, ToolResultMessage
 
 
-class UntilWaiting(Stepped[Event]):
+class UntilWaiting(Wrapper[Event]):
     """The events of a run up to where it waits for a person and for nothing else; then it is left. Made by `until_waiting`."""
 
     def __init__(self, events: AsyncIterable[Event], order: str, calls: Iterable[str]) -> None:
@@ -46,20 +46,7 @@ class UntilWaiting(Stepped[Event]):
     async def aclose(self) -> None:
         """Leave the run, and await its end."""
         self._over = True
-        close = getattr(self._events, "aclose", None)
-        if close is not None:
-            await close()
-
-    def keep_alive(self) -> None:
-        """As `Run.keep_alive`: `running` may take this over."""
-        keep = getattr(self._events, "keep_alive", None)
-        if keep is not None:
-            keep()
-
-    def skip_wait(self) -> bool:
-        """As `Run.skip_wait`."""
-        skip = getattr(self._events, "skip_wait", None)
-        return bool(skip()) if skip is not None else False
+        await super().aclose()
 
 
 def until_waiting(

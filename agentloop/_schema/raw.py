@@ -24,7 +24,7 @@ from agentloop._schema.problems import MAX_PROBLEMS, Path, Problems, missing, on
 from agentloop._schema.shape import Reading, Shape
 from agentloop._values import thaw_json
 
-logger = logging.getLogger("agentloop.tools")
+log = logging.getLogger("agentloop.tools")
 
 Check: TypeAlias = Callable[[dict[str, Any], Problems], None]
 """Notes what does not fit a schema."""
@@ -100,7 +100,7 @@ def _compiled(name: str, schema: dict[str, Any]) -> Check:
 
 
 def _unchecked(name: str, error: _Unusable) -> Check:
-    logger.warning("tool %s: its JSON Schema cannot be used, so its arguments are not checked: %s", name, error)
+    log.warning("tool %s: its JSON Schema cannot be used, so its arguments are not checked: %s", name, error)
     return lambda arguments, problems: None
 
 

@@ -27,7 +27,7 @@ from agentloop.model import (
 from agentloop.models._errors import payload_error
 from agentloop.models._shared import MISREAD, compact_json, count_in, misread, text_or_none
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _FINISH: Mapping[str, FinishReason] = {
     "end_turn": "stop",
@@ -159,7 +159,7 @@ class EventReader:
         block = self._open.get(event["index"])
         if block is None:
             if kind not in ("text_delta", "thinking_delta"):
-                logger.debug("a %s of a block that never began is passed over", kind)
+                log.debug("a %s of a block that never began is passed over", kind)
                 return ()
             self._block_start({"index": event["index"], "content_block": {"type": kind.removesuffix("_delta")}})
             block = self._open[event["index"]]

@@ -27,7 +27,7 @@ from agentloop.model import (
 from agentloop.models._errors import payload_error
 from agentloop.models._shared import MISREAD, compact_json, count_in, misread, text_or_none
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _FINISH: Mapping[str, FinishReason] = {
     "STOP": "stop",
@@ -116,7 +116,7 @@ class EventReader:
             yield UsageChunk(_usage(usage))
         for candidate in event.get("candidates") or ():
             if candidate.get("index"):  # of several alternatives the first counts
-                logger.debug("an alternative reply is passed over")
+                log.debug("an alternative reply is passed over")
             else:
                 yield from self._candidate(candidate)
         feedback = event.get("promptFeedback") or {}

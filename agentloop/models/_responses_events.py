@@ -8,7 +8,6 @@ Items are known by `output_index` (ids rotate at one provider); what they hold c
 from __future__ import annotations
 
 import heapq
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -26,8 +25,6 @@ from agentloop.model import (
 )
 from agentloop.models._errors import payload_error
 from agentloop.models._shared import MISREAD, misread, text_or_none
-
-logger = logging.getLogger(__name__)
 
 _INCOMPLETE: Mapping[str, FinishReason] = {
     "max_output_tokens": "length",

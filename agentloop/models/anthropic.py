@@ -42,7 +42,9 @@ from agentloop.models._adapter import Adapter, Exchange
 from agentloop.models._anthropic_events import CUT_INPUT, EventReader, answer_events
 from agentloop.models._sdk import END, SdkClient
 
-logger = logging.getLogger(__name__)
+__all__ = ["Anthropic", "Cache", "request_body"]
+
+log = logging.getLogger(__name__)
 
 DEFAULT_MAX_TOKENS: Final = 8_192
 """Longest answer where `max_tokens` is not given (the API wants a number), thinking not counted."""
@@ -342,7 +344,7 @@ def _reply_part(
     elif isinstance(block, Thinking) and same and (kept.get("signature") or not signed):
         yield {"type": "thinking", "thinking": block.thinking, **kept}
     elif not isinstance(block, Thinking):
-        logger.debug("a %s block of a reply is left out: this API knows no such block", block.type)
+        log.debug("a %s block of a reply is left out: this API knows no such block", block.type)
 
 
 def _result_part(message: ToolResultMessage, ids: Mapping[str, str], where: str) -> dict[str, Any]:

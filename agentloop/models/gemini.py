@@ -46,7 +46,9 @@ from agentloop.models._gemini_events import EventReader
 from agentloop.models._gemini_schema import function_schema
 from agentloop.models._http import HttpAdapter
 
-logger = logging.getLogger(__name__)
+__all__ = ["Gemini", "request_body"]
+
+log = logging.getLogger(__name__)
 
 BASE_URL: Final = "https://generativelanguage.googleapis.com/v1beta"
 
@@ -372,7 +374,7 @@ def _foreign_parts(block: ContentBlock) -> Iterator[dict[str, Any]]:
     elif isinstance(block, InlineData):
         yield {"text": f"[{block.mime_type}]"}
     elif not isinstance(block, Text | Thinking | InlineThinking):
-        logger.debug("a %s block of a reply is left out: this API knows no such block", block.type)
+        log.debug("a %s block of a reply is left out: this API knows no such block", block.type)
 
 
 def _input_parts(content: Sequence[ContentBlock], where: str) -> Iterator[dict[str, Any]]:

@@ -28,6 +28,8 @@ from agentloop.model import (
     UsageChunk,
 )
 
+__all__ = ["OfflineModel"]
+
 WHAT_IT_IS = "I am agentloop's offline model: a set of fixed rules, not a language model."
 
 HELP = f"""{WHAT_IT_IS} I understand only a few things:

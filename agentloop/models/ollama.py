@@ -11,7 +11,6 @@ The rules of the file:
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -45,7 +44,7 @@ from agentloop.models import _shared as shared
 from agentloop.models._errors import payload_error
 from agentloop.models._http import HttpAdapter
 
-logger = logging.getLogger(__name__)
+__all__ = ["Ollama", "request_body"]
 
 BASE_URL: Final = "http://localhost:11434"
 

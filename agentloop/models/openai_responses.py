@@ -42,7 +42,9 @@ from agentloop.models._adapter import Adapter, Exchange
 from agentloop.models._responses_events import EventReader, answer_events
 from agentloop.models._sdk import END, SdkClient
 
-logger = logging.getLogger(__name__)
+__all__ = ["Dialect", "OpenAIResponses", "request_body"]
+
+log = logging.getLogger(__name__)
 
 ENCRYPTED: Final = "reasoning.encrypted_content"
 """What `include` asks for where reasoning is to come back to a provider that stores nothing."""
@@ -256,7 +258,7 @@ def _reply_item(
         if block.text:
             yield _message_item(block.text, kept)
     else:
-        logger.debug("a %s block of a reply is left out: this API knows no such block", block.type)
+        log.debug("a %s block of a reply is left out: this API knows no such block", block.type)
 
 
 def _call_item(call: ToolCall, kept: dict[str, Any], call_id: str, name: str) -> dict[str, Any]:

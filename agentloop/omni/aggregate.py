@@ -13,6 +13,8 @@ from agentloop._values import valid_text
 from agentloop.omni._types import PARTIALS, Payload, Record
 from agentloop.omni.records import origin_of
 
+__all__ = ["Aggregator", "Fragments", "Key"]
+
 Key = tuple[tuple[str, ...], str, str]
 
 _TEXT_FIELD: Final = {

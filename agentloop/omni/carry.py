@@ -24,6 +24,8 @@ from agentloop.messages import (
 )
 from agentloop.omni.records import marked
 
+__all__ = ["INTERRUPTED", "carried_over", "first_input"]
+
 INTERRUPTED: Final = "[interrupted: tool aborted by user]"
 """The result of a call that an interruption left without one."""
 

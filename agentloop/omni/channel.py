@@ -20,6 +20,8 @@ from agentloop.omni.jsonl import dumps
 from agentloop.omni.records import Record, event_kind, is_complete_model_message, is_partial, origin_of
 from agentloop.omni.sse import encode, encode_server_event
 
+__all__ = ["MAX_BYTES", "MAX_EVENTS", "RESYNC_REQUIRED", "Channel", "Frame", "approval_request", "join", "task_state"]
+
 MAX_EVENTS: Final = 10_000
 MAX_BYTES: Final = 8 * 2**20
 

@@ -26,6 +26,8 @@ from agentloop.omni.records import (
     origin_of,
 )
 
+__all__ = ["RULES", "Finding", "ProtocolChecker", "check_protocol"]
+
 RULES: Final[dict[str, str]] = {
     "record": "every record has the fields of its kind, with their types",
     "meta_first": "the first record of a file is its session_meta",

@@ -25,6 +25,8 @@ from agentloop.messages import (
 )
 from agentloop.omni._blocks import block_from, block_object
 
+__all__ = ["REGISTRY", "MessageRegistry", "message_data", "register_message"]
+
 M = TypeVar("M", bound=type[CustomMessage])
 
 

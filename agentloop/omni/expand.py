@@ -9,6 +9,8 @@ from pathlib import Path
 from agentloop.omni.reader import read, trace_files
 from agentloop.omni.records import Record, event_kind, origin_of
 
+__all__ = ["expand", "session_records"]
+
 Children = Callable[[str], Iterable[Record] | None]
 """The records of a session by its id; None when there is no such session."""
 

@@ -17,6 +17,8 @@ import orjson
 
 from agentloop._values import MAX_INTEGER_BITS
 
+__all__ = ["MAX_DEPTH", "dumps", "loads"]
+
 MAX_DEPTH: Final = 1024
 """Deepest nesting of a line, as orjson reads it."""
 

@@ -20,6 +20,18 @@ from agentloop.messages import json_type
 from agentloop.omni.jsonl import loads
 from agentloop.omni.records import Record, is_meta
 
+__all__ = [
+    "MAX_LINE",
+    "TraceFile",
+    "TraceReader",
+    "check_session_id",
+    "latest_file",
+    "latest_session",
+    "read",
+    "trace_files",
+    "trace_path",
+]
+
 MAX_LINE: Final = 256 * 2**20
 """Longest line that is read or written, in bytes: a longer one is damage."""
 

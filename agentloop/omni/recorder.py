@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import anyio
 
-from agentloop._stepped import Stepped
+from agentloop._stepped import Wrapper
 from agentloop.errors import TraceWriteError
 from agentloop.events import (
     ChildEvent,
@@ -45,7 +45,7 @@ Policy: TypeAlias = Literal["fail", "warn"]
 """What a record that cannot be written does: end the run with `TraceWriteError`, or be said once while the run goes
 on."""
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _PIECES: Final = frozenset({TextStart, TextDelta, ThinkingStart, ThinkingDelta, ToolCallStart, ToolCallDelta})
 """Deltas that a trace leaves out whole: their ends carry the blocks."""
@@ -78,7 +78,7 @@ def record(
     return Recording(events, trace, policy, write_timeout, redact, clock)
 
 
-class Recording(Stepped[Event]):
+class Recording(Wrapper[Event]):
     """An async iterator of the events that it has recorded. Made by `record`; one step at a time."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Recording(Stepped[Event]):
             await self._close()
             raise error
         if self.lost == 1:
-            _log.warning("the run goes on, but its trace is not complete: %s", error)
+            log.warning("the run goes on, but its trace is not complete: %s", error)
 
     # ------------------------------------------------------------ a sink of one's own
 
@@ -212,17 +212,15 @@ class Recording(Stepped[Event]):
             call.cancel()
             with anyio.CancelScope(shield=True):
                 if not await call.wait(GRACE):
-                    _log.warning("a sink did not stop after its cancellation; it is left to itself")
+                    log.warning("a sink did not stop after its cancellation; it is left to itself")
 
     # ------------------------------------------------------------ the end
 
     async def _close(self) -> None:
         self._closed = True
         await self._give_up()
-        close = getattr(self._events, "aclose", None)
-        if close is not None:
-            with anyio.CancelScope(shield=True):
-                await close()
+        with anyio.CancelScope(shield=True):
+            await super().aclose()
 
     async def aclose(self) -> None:
         """Close the wrapped run and await its end. What is not written yet is not written. A second call does
@@ -230,17 +228,10 @@ class Recording(Stepped[Event]):
         if not self._closed:
             await self._close()
 
-    def skip_wait(self) -> bool:
-        """End a retry's wait of the wrapped run now; False when none is going on (or it is no run)."""
-        skip = getattr(self._events, "skip_wait", None)
-        return bool(skip()) if skip is not None else False
-
     def keep_alive(self) -> None:
         """A cancelled step no longer ends the run; whoever asks for this closes it (`running` does both)."""
         self._keep = True
-        keep = getattr(self._events, "keep_alive", None)
-        if keep is not None:
-            keep()
+        super().keep_alive()
 
 
 def _no_record(error: Exception) -> TraceWriteError:

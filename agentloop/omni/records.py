@@ -68,6 +68,7 @@ __all__ = [
     "PROTOCOL_EVENTS",
     "Clock",
     "Envelope",
+    "ModelIdentity",
     "Payload",
     "Record",
     "SessionMetaPayload",

@@ -17,6 +17,8 @@ import attrs
 
 from agentloop.omni.records import Record
 
+__all__ = ["MASK_START", "MaskLog", "mask_secrets", "mask_text"]
+
 MASK_START: Final = "[masked "
 """How every mask begins: `[masked github token]`. It holds no quote and no backslash, so JSON text stays JSON text."""
 

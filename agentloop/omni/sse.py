@@ -18,6 +18,18 @@ from agentloop.errors import SseError
 from agentloop.omni.jsonl import dumps, loads
 from agentloop.omni.records import Record
 
+__all__ = [
+    "MAX_EVENT_BYTES",
+    "PING",
+    "SERVER_EVENT",
+    "Parser",
+    "ServerSentEvent",
+    "encode",
+    "encode_comment",
+    "encode_event",
+    "encode_server_event",
+]
+
 MAX_EVENT_BYTES: Final = 64 * 2**20
 """Longest event that a `Parser` takes by default, in bytes: a record may carry several images."""
 

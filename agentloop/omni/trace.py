@@ -68,7 +68,7 @@ MILESTONES: Final = frozenset(
     {"request_end", "approval_decision", "tool_execution_start", "tool_execution_end", "compaction_end", "agent_end"}
 )
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _OPENING: Final = ("mcp_connect_begin", "mcp_connect_end", "tool_list_ready")
 _FLAGS: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -330,7 +330,7 @@ class TraceWriter:
                 os.lseek(self._fd, -1, os.SEEK_END)
                 self._torn = os.read(self._fd, 1) != b"\n"
             if self._torn:
-                _log.warning(
+                log.warning(
                     "%s: the last line had no end; it is given one, the next record stands behind it", self.file
                 )
         return self._fd

@@ -9,6 +9,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
+__all__ = ["VirtualClock", "wait_all_blocked"]
+
 _QUIET_TURNS = 4
 """Turns of the asyncio loop in which no task could run, before all are taken to wait: a wake-up may still be under way
 as a bare callback, which no list of tasks shows, for a turn or two."""

@@ -9,6 +9,8 @@ import anyio
 
 from agentloop.events import Event
 
+__all__ = ["collect", "collect_sync"]
+
 T = TypeVar("T")
 
 

@@ -41,6 +41,8 @@ from agentloop.model import BlockEnd, Finish, ModelRequest, TextChunk, ToolCallC
 from agentloop.testing.clock import VirtualClock, wait_all_blocked
 from agentloop.tools import Tool, ToolContext
 
+__all__ = ["LoopMachine"]
+
 _REASONS = st.sampled_from(["stop", "tool_use", "length", "pause", "refusal", "unknown"])
 _CODES = st.sampled_from(["overloaded", "network", "auth", "context_too_long"])
 _ARGUMENTS = st.sampled_from(["", "{}", '{"x": 1}', '{"x"', "[]"])

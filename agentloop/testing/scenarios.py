@@ -27,6 +27,8 @@ from agentloop.testing._scenario_lines import Line, Lines, strings_in
 from agentloop.testing._scenario_parts import Fields, Provider, ScriptedHooks, Stage, message_of, tool_of
 from agentloop.testing.clock import VirtualClock
 
+__all__ = ["load", "run_scenario"]
+
 DEFAULT_LIMIT_MS = 1500
 
 

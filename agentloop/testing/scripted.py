@@ -45,6 +45,8 @@ from agentloop.model import (
     UsageChunk,
 )
 
+__all__ = ["CUT", "STALL", "ScriptedCall", "ScriptedModel", "Sleep", "Step", "call", "sleep", "text", "thinking"]
+
 _CHUNKS = (TextChunk, ThinkingChunk, ToolCallChunk, BlockEnd, BlockChunk, UsageChunk, Finish, str)
 
 

@@ -49,6 +49,8 @@ from agentloop.messages import (
     UserMessage,
 )
 
+__all__ = ["snapshot"]
+
 _PIECES = (TextDelta, ThinkingDelta, ToolCallDelta)
 
 

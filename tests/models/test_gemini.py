@@ -34,9 +34,9 @@ from agentloop.model import ModelRequest
 from agentloop.models._gemini_schema import MAX_NODES, function_schema
 from agentloop.models.gemini import NO_SIGNATURE, Gemini, request_body, request_url
 from agentloop.models.registry import resolve
-from agentloop.testing._wire_compare import error_differences, stream_differences
 from agentloop.testing.wire import Case, Play, WireServer, load_cases, play_case, run_model
 from agentloop.tools import tool
+from tests import sdks
 
 MODEL = "gemini-2.5-flash"
 NEW = "gemini-3-flash-preview"
@@ -607,12 +607,6 @@ async def test_the_registry_knows_it_and_both_variables(
     assert server.requests[-1].headers["x-goog-api-key"] == "first"
 
 
-def test_another_provider_needs_its_address() -> None:
-    """Its name alone says nothing of where it is."""
-    with pytest.raises(ValueError, match="base_url"):
-        Gemini(MODEL, provider="vertex")
-
-
 def test_the_callable_says_who_it_is() -> None:
     """Provider and model are attributes, and it is no coroutine function."""
     model = Gemini(MODEL, base_url="http://127.0.0.1:1")
@@ -628,38 +622,26 @@ def recorded(folder: Path, kinds: tuple[str, ...] = ("stream", "error")) -> list
     return load_cases(folder / "wire", api="google_gemini", kinds=kinds)
 
 
-async def found_differences(cases: list[Case], chop: str = "") -> dict[str, list[str]]:
-    with WireServer() as running:
-        found = {case.name: differences(case, await play_case(case, running, chop=chop)) for case in cases}
-    return {name: differs for name, differs in found.items() if differs}
-
-
-def differences(case: Case, outcome: Any) -> list[str]:
-    if case.entry["kind"] == "error":
-        return error_differences(case.meta["status"], case.meta.get("headers") or {}, case.body, outcome)
-    return stream_differences(case.api, case.expected, outcome)
-
-
 @pytest.mark.anyio
 async def test_every_recorded_response(shared: Path) -> None:
     """Blocks, deltas, end, usage and fidelity of every stream, code and wait of every error."""
     cases = recorded(shared)
     assert len(cases) >= 35
-    assert await found_differences(cases) == {}
+    assert await sdks.found_differences(cases) == {}
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("chop", ["event", "random:3"])
 async def test_recorded_responses_chopped(shared: Path, chop: str) -> None:
     """Wherever the network cuts the bytes, nothing changes."""
-    assert await found_differences([case for case in recorded(shared) if len(case.body) < 60_000], chop) == {}
+    assert await sdks.found_differences([case for case in recorded(shared) if len(case.body) < 60_000], chop) == {}
 
 
 def test_the_smallest_recorded_responses_cut_at_every_byte(shared: Path) -> None:
     """Byte by byte through the connection, on one event loop."""
     cases = [case for case in recorded(shared) if len(case.body) < 3_000]
     assert len(cases) >= 8
-    assert anyio.run(found_differences, cases, "1") == {}
+    assert anyio.run(sdks.found_differences, cases, "1") == {}
 
 
 def test_every_recorded_follow_up_is_rebuilt(shared: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agentloop.config import Config
 from agentloop.context import Context
-from agentloop.errors import REQUEST_CODES, ModelError
+from agentloop.errors import ModelError
 from agentloop.loop import agent_loop
 from agentloop.messages import (
     AssistantMessage,
@@ -32,7 +32,6 @@ from agentloop.messages import (
 from agentloop.model import (
     BlockEnd,
     Finish,
-    ModelChunk,
     ModelRequest,
     TextChunk,
     ThinkingChunk,
@@ -41,9 +40,9 @@ from agentloop.model import (
 )
 from agentloop.models.ollama import EventReader, Ollama, host_address, request_body
 from agentloop.models.registry import resolve
-from agentloop.testing._wire_compare import stream_differences
-from agentloop.testing.wire import Play, WireServer, load_cases, play_case, run_model
+from agentloop.testing.wire import Play, WireServer, load_cases, run_model
 from agentloop.tools import tool
+from tests import sdks
 
 MODEL = "qwen3:8b"
 LINES = {"content-type": "application/x-ndjson"}
@@ -230,13 +229,7 @@ JSON = st.recursive(
 )
 def test_whatever_a_server_sends_only_model_errors_come_out(lines: list[Any]) -> None:
     """Hostile content is read or refused, never anything else."""
-    chunks, refused = list[Any](), None
-    try:
-        chunks = read(*lines)
-    except ModelError as error:
-        refused = error.code
-    assert refused is None or refused in REQUEST_CODES
-    assert all(isinstance(chunk, ModelChunk) for chunk in chunks)
+    sdks.assert_read_or_refused(read, lines)
 
 
 # ---------------------------------------------------------------- history out
@@ -483,13 +476,6 @@ async def test_the_registry_knows_it(server: WireServer, monkeypatch: pytest.Mon
         resolve("ollama-cloud:gpt-oss")
 
 
-def test_another_provider_needs_its_address() -> None:
-    """Its name alone says nothing of where it is."""
-    with pytest.raises(ValueError, match="base_url"):
-        Ollama(MODEL, provider="lab")
-    assert repr(Ollama(MODEL)) == f"Ollama({MODEL!r}, provider='ollama')"
-
-
 # ---------------------------------------------------------------- recorded responses
 
 
@@ -508,9 +494,4 @@ def test_recorded_responses_cut_at_every_byte(shared: Path) -> None:
 async def compare(shared: Path, chop: str) -> None:
     cases = load_cases(shared / "wire", api="ollama_chat")
     assert len(cases) >= 2
-    with WireServer() as running:
-        found = {
-            case.name: stream_differences(case.api, case.expected, await play_case(case, running, chop=chop))
-            for case in cases
-        }
-    assert {name: differs for name, differs in found.items() if differs} == {}
+    assert await sdks.found_differences(cases, chop) == {}

@@ -16,7 +16,6 @@ import pytest
 
 from agentloop.config import Config
 from agentloop.context import Context
-from agentloop.errors import REQUEST_CODES, MissingExtra, ModelError
 from agentloop.events import AgentEnd, MessageUpdate, RequestEnd
 from agentloop.loop import agent_loop, running
 from agentloop.messages import (
@@ -289,39 +288,6 @@ async def test_leaving_closes_the_connection(leave: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_connections_are_kept_inside_a_block() -> None:
-    """Without a block each request has a connection of its own, closed with it; inside one they are kept until its end."""
-    with WireServer() as server:
-        model = model_at(server.play(stream()))
-        assert_whole(await run_model(model))
-        assert await closed(server)
-        async with model:
-            assert_whole(await run_model(model))
-            assert_whole(await run_model(model))
-        assert await closed(server)
-        assert_whole(await run_model(model))
-
-
-@pytest.mark.anyio
-async def test_a_client_of_the_callers() -> None:
-    """It is used with its own headers, never asks twice, and stays open."""
-    with WireServer() as server:
-        address = server.play(Play(b"{}", 503))
-        http = openai.DefaultAsyncHttpxClient()
-        client = openai.AsyncOpenAI(
-            base_url=f"{address}/v1", api_key="own", default_headers={"x-a": "b"}, http_client=http
-        )
-        outcome = await run_model(OpenAIChat("m", client=client, provider="mine"))
-        assert outcome.error is not None
-        assert outcome.error.code == "overloaded"
-        assert len(server.requests) == 1
-        assert server.requests[0].headers["authorization"] == "Bearer own"
-        assert server.requests[0].headers["x-a"] == "b"
-        assert not client.is_closed()
-        await client.close()
-
-
-@pytest.mark.anyio
 async def test_a_retry_of_the_loop_asks_again() -> None:
     """The loop's own retry comes after the provider's wait; the second reply is the run's."""
     refused = Play(b"{}", 429, {"retry-after-ms": "1"})
@@ -339,75 +305,11 @@ async def test_a_retry_of_the_loop_asks_again() -> None:
 # ---------------------------------------------------------------- the SDK
 
 
-def exception_classes() -> list[type[BaseException]]:
-    """All exception classes of the SDK."""
-    found: dict[str, type[BaseException]] = {}
-    for module in (openai, sys.modules["openai._exceptions"]):
-        for name, value in list(vars(module).items()):
-            if isinstance(value, type) and issubclass(value, BaseException) and value.__module__.startswith("openai"):
-                found[name] = value
-    return list(found.values())
-
-
-def instance(cls: type[BaseException]) -> BaseException:
-    """One of its instances, without what its constructor asks for."""
-    error = cls.__new__(cls)
-    error.args = ("words",)
-    return error
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("cls", exception_classes(), ids=lambda cls: cls.__name__)
-async def test_no_exception_of_the_sdk_crosses(cls: type[BaseException]) -> None:
-    """Whatever the SDK raises, a model error with a code comes out of the adapter, with the original behind it."""
-
-    class Completions:
-        async def create(self, **kwargs: Any) -> Any:
-            raise instance(cls)
-
-    class Client:
-        max_retries = 0
-
-        async def __aenter__(self) -> Any: ...
-
-        class chat:
-            completions = Completions()
-
-    model = OpenAIChat("m", client=Client())
-    chunks = model(ModelRequest(None, (UserMessage("x"),), (), {}))
-    with pytest.raises(ModelError) as caught:
-        await anext(chunks)
-    assert caught.value.code in REQUEST_CODES
-    assert type(caught.value.__cause__) is cls
-
-
 def test_importing_loads_no_sdk() -> None:
     """The adapter's module can be imported without its SDK being loaded."""
     code = "import sys, agentloop.models.openai_chat; print('openai' in sys.modules, 'httpx2' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
-
-
-def test_a_missing_sdk_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the SDK the error says what to install."""
-    monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(MissingExtra, match=r"agentloop\[openai\]"):
-        OpenAIChat("m")
-
-
-def test_another_provider_needs_its_address() -> None:
-    """Another provider without an address would be asked at OpenAI's, with OpenAI's key."""
-    with pytest.raises(ValueError, match="base_url"):
-        OpenAIChat("m", provider="other")
-
-
-@pytest.mark.anyio
-async def test_openai_key_is_not_sent_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a key of its own another provider gets none of ours."""
-    monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    with WireServer() as server:
-        await run_model(OpenAIChat("m", base_url=server.play(stream()), provider="other"))
-        assert "secret" not in server.requests[-1].headers["authorization"]
 
 
 @pytest.mark.anyio

@@ -89,6 +89,7 @@ from agentloop.omni.codec import (
 from agentloop.omni.jsonl import dumps, loads
 from agentloop.reply import Partial
 from agentloop.testing.strategies import json_values, streams
+from tests.costs import lines
 
 USAGE = Usage(1, 2, 3)
 PNG = "data:image/png;base64,AA"
@@ -1173,20 +1174,7 @@ def test_a_long_reply_takes_linear_time_both_ways() -> None:
     """Counted in lines of Python that run, not in seconds: ten times the pieces, about ten times the work."""
 
     def steps(pieces: int) -> int:
-        count = 0
-
-        def trace(frame: Any, event: str, argument: Any) -> Any:
-            nonlocal count
-            count += 1
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            list(from_jsonl(jsonl([AgentStart(), *reply(*text(0, *["é"] * pieces))])))
-        finally:
-            sys.settrace(before)
-        return count
+        return lines(lambda: list(from_jsonl(jsonl([AgentStart(), *reply(*text(0, *["é"] * pieces))]))))
 
     assert steps(1_000) < 11 * steps(100)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from agentloop._values import freeze_json
 from agentloop.omni.jsonl import MAX_DEPTH, dumps, dumps_trusted, loads
 from agentloop.testing.strategies import json_values
+from tests.costs import lines
 
 
 def exactly(one: Any, other: Any) -> bool:
@@ -201,26 +201,10 @@ def test_every_line_of_the_sample_traces_comes_back_the_same(shared: Path) -> No
 def test_hostile_lines_take_linear_time() -> None:
     """Counted in steps of the interpreter, not in seconds: ten times the line, about ten times the steps."""
 
-    def steps(call: Any) -> int:
-        count = 0
-
-        def trace(frame: Any, event: str, argument: Any) -> Any:
-            nonlocal count
-            count += 1
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            call()
-        finally:
-            sys.settrace(before)
-        return count
-
     def wide(size: int) -> Any:
         return {"k" * size: [2**70] * size}
 
-    small, large = steps(lambda: dumps(wide(300))), steps(lambda: dumps(wide(3_000)))
+    small, large = lines(lambda: dumps(wide(300))), lines(lambda: dumps(wide(3_000)))
     assert large < 12 * small
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import resource
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from agentloop.omni.resume import resume_file
 from agentloop.omni.trace import TraceWriter, read, trace_files
 from agentloop.testing.scripted import ScriptedModel, call, text
 from agentloop.tools import tool
+from tests.costs import file_size_limit
 
 pytestmark = pytest.mark.anyio
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs limits of Linux")
@@ -70,16 +70,6 @@ class Lookup:
 
     def run(self, **options: Any) -> Any:
         return agent_loop("Look up x.", self.context, Config(model=self.model, **options))
-
-
-@contextmanager
-def no_space(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 # ---------------------------------------------------------------- write-ahead
@@ -218,7 +208,7 @@ async def test_a_full_disk(tmp_path: Path, policy: Any, caplog: pytest.LogCaptur
             if isinstance(event, MessageEnd) and event.message.role == "assistant":
                 break
         assert trace.file is not None
-        with no_space(trace.file.stat().st_size):
+        with file_size_limit(trace.file.stat().st_size):
             if policy == "fail":
                 with pytest.raises(TraceWriteError, match="File too large"):
                     seen += await collect(events)
@@ -243,7 +233,7 @@ async def test_space_comes_back(tmp_path: Path) -> None:
             if isinstance(event, MessageEnd) and event.message.role == "assistant":
                 break
         assert trace.file is not None
-        with no_space(trace.file.stat().st_size):
+        with file_size_limit(trace.file.stat().st_size):
             await anext(events)
         await collect(events)
     assert events.lost == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import subprocess
 import sys
 import threading
@@ -46,6 +45,7 @@ from agentloop.omni.records import (
     with_origin,
 )
 from agentloop.omni.trace import HeadOfFile, TraceWriter, latest_file, read, trace_files
+from tests.costs import file_size_limit
 
 META = session_meta("s1", provider="p", model_id="m")
 CLOSED = compaction_end("context", "summarize", "completed", attempt=1)
@@ -63,17 +63,6 @@ def files(traces: Path) -> list[Path]:
 def write(trace: TraceWriter, *records: Record) -> None:
     for record in records:
         trace.write(record)
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """No file may grow beyond `size` bytes: the write that would is short, the next one fails (as on a full disk)."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 # ---------------------------------------------------------------- what is written, and where

@@ -1,0 +1,59 @@
+"""What a test may ask of the machine without asking for time: how many steps work takes, and no room on the disk."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+def lines(work: Callable[[], object], file: str = "") -> int:
+    """How many lines of Python the work runs (those of one file alone, where its name is given), on any machine."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        if not frame.f_code.co_filename.endswith(file):
+            return None
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many calls of functions (Python's and C's) the work takes, on any machine."""
+    count = 0
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """No file may grow beyond `size` bytes: the write that would is short, the next one fails (as on a full disk)."""
+    import resource  # there is none on every system
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
