@@ -27,8 +27,8 @@ from typing import Any, Final
 
 import attrs
 
+from agentloop._approval.automaton import Budget
 from agentloop._approval.conditions import Condition
-from agentloop._approval.patterns import Budget
 from agentloop._approval.policy_text import from_plain, read_toml, to_plain
 from agentloop._approval.questions import Approvals, PolicyLike, Question, decided
 from agentloop._approval.rules import STEPS, Rule, Verdict, Word, checked_word, strictest

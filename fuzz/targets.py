@@ -18,7 +18,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import anyio
 import attrs
 
-from agentloop._approval.patterns import Budget, TooCostly, glob, regex
+from agentloop._approval.automaton import Budget, TooCostly
+from agentloop._approval.patterns import glob, regex
 from agentloop._schema.docstring import read_docstring
 from agentloop._schema.raw import SchemaCheck
 from agentloop.approval import Policy

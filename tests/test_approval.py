@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import ApprovalRequest, PolicyError, ToolInvocation, tool
-from agentloop._approval.patterns import MAX_PATTERN, MAX_STATES, Budget, TooCostly, glob, regex
+from agentloop._approval.automaton import MAX_STATES, Budget, TooCostly
+from agentloop._approval.patterns import MAX_PATTERN, glob, regex
 from agentloop._approval.rules import STEPS, WORDS
 from agentloop.approval import Condition, Policies, Policy, Rule, Verdict
 

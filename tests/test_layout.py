@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -94,6 +96,20 @@ def test_the_surface_is_one_list() -> None:
     assert sorted(agentloop.__all__) == sorted([*parts, "__version__"])
     assert len(set(agentloop.__all__)) == len(agentloop.__all__)
     assert [name for name in agentloop.__all__ if not hasattr(agentloop, name)] == []
+
+
+DOORS = [path for path in FILES if not any(part.startswith("_") for part in path.relative_to(ROOT).parts)]
+
+
+@pytest.mark.parametrize("path", [path for path in DOORS if "cli" not in path.parts], ids=lambda path: path.stem)
+def test_a_door_says_what_it_offers(path: Path) -> None:
+    """Each public module lists its names, and every one of them is there, with words that say what it is for."""
+    module = importlib.import_module(".".join(["agentloop", *path.relative_to(ROOT).with_suffix("").parts]))
+    assert module.__all__
+    values = {name: getattr(module, name) for name in module.__all__}
+    assert [
+        name for name, value in values.items() if isinstance(value, type | FunctionType) and not value.__doc__
+    ] == []
 
 
 def test_the_tree_of_errors_is_the_one_printed() -> None:

@@ -13,7 +13,8 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from agentloop._approval.patterns import Budget, Pattern, TooCostly, glob, regex
+from agentloop._approval.automaton import Budget, Pattern, TooCostly
+from agentloop._approval.patterns import glob, regex
 from agentloop._jsontext import json_text
 from agentloop._values import freeze_json
 

@@ -1,91 +1,19 @@
-"""Patterns over text that take time in proportion to the text, whatever pattern and text are.
+"""Patterns as people write them, globs and regular expressions, read into machines of states.
 
-`re` backtracks: `(a+)+b` against forty letters never ends, and both may come from strangers. Here a pattern becomes a
-machine of states (Thompson's construction) that is in all its possible states at once, so each character is looked at
-once. What no such machine can do (references back, looking ahead) is refused. Patterns have a greatest length and number
-of states, and every match draws on a `Budget` of steps: one that is used up raises `TooCostly`.
+What no such machine can do (references back, looking ahead) is refused, and so is a pattern that is too long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
-import attrs
+from agentloop._approval.automaton import Builder, Choice, One, Part, Pattern, Repeat, Sequence, Test
 
 MAX_PATTERN: Final = 1_000
 """Characters of a pattern."""
-MAX_STATES: Final = 2_000
-"""States of its machine, repetitions written out."""
 _MAX_DEPTH: Final = 50
 """Groups within each other."""
 _MAX_REPEAT: Final = 1_000
-
-Test: TypeAlias = Callable[[str], bool]
-"""Whether a character fits."""
-
-
-class TooCostly(Exception):
-    """The steps allowed for a decision are used up; whether the text matches is not known."""
-
-
-class Budget:
-    """Steps that may still be made."""
-
-    __slots__ = ("left",)
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def take(self, steps: int) -> None:
-        """Use some. Raises `TooCostly` when there are not that many."""
-        self.left -= steps
-        if self.left < 0:
-            raise TooCostly
-
-
-@attrs.frozen
-class Pattern:
-    """A machine that says whether a whole text matches."""
-
-    tests: tuple[Test | None, ...]
-    """For each state, the character that it takes; None: it takes none."""
-    ways: tuple[tuple[int, ...], ...]
-    """For each state, where it leads: after its character, or at once where it takes none. State 0 is the end."""
-    start: int
-
-    def matches(self, text: str, budget: Budget) -> bool:
-        """Whether the pattern describes all of the text. Raises `TooCostly`."""
-        known: dict[tuple[frozenset[int], str], frozenset[int]] = {}
-        states = self._reached((self.start,), budget)
-        for character in text:
-            key = (states, character)
-            after = known.get(key)
-            if after is None:
-                after = known[key] = self._step(states, character, budget)
-            budget.take(1)
-            if not after:
-                return False
-            states = after
-        return 0 in states
-
-    def _step(self, states: frozenset[int], character: str, budget: Budget) -> frozenset[int]:
-        budget.take(len(states))
-        tests = self.tests
-        taken = [state for state in states if (test := tests[state]) is not None and test(character)]
-        return self._reached([way for state in taken for way in self.ways[state]], budget)
-
-    def _reached(self, states: tuple[int, ...] | list[int], budget: Budget) -> frozenset[int]:
-        """The states that take a character (and the end) that can be reached without taking one."""
-        seen, open_states = set(states), list(states)
-        while open_states:
-            state = open_states.pop()
-            if self.tests[state] is None:
-                new = [way for way in self.ways[state] if way not in seen]
-                seen.update(new)
-                open_states += new
-        budget.take(len(seen))
-        return frozenset([state for state in seen if state == 0 or self.tests[state] is not None])
 
 
 def glob(text: str) -> Pattern:
@@ -112,93 +40,6 @@ def _compiled(text: str, parser: type[_Parser]) -> Pattern:
     return parser(text).pattern()
 
 
-# ---------------------------------------------------------------- parts of a pattern
-
-
-@attrs.frozen
-class _One:
-    """One character."""
-
-    test: Test
-
-
-@attrs.frozen
-class _Sequence:
-    """One part after the other."""
-
-    parts: tuple[_Part, ...]
-
-
-@attrs.frozen
-class _Choice:
-    """One of the parts."""
-
-    parts: tuple[_Part, ...]
-
-
-@attrs.frozen
-class _Repeat:
-    """A part from `least` to `most` times; None: any number."""
-
-    part: _Part
-    least: int
-    most: int | None
-
-
-_Part: TypeAlias = _One | _Sequence | _Choice | _Repeat
-
-
-def _any(character: str) -> bool:
-    return True
-
-
-class _Builder:
-    """Makes the machine from its end to its start."""
-
-    def __init__(self) -> None:
-        self.tests: list[Test | None] = [None]
-        self.ways: list[tuple[int, ...]] = [()]
-        self.visits = 0
-
-    def state(self, test: Test | None, ways: tuple[int, ...]) -> int:
-        """A new state. Raises `ValueError` when there are too many."""
-        if len(self.tests) >= MAX_STATES:
-            raise ValueError(f"expected a pattern of at most {MAX_STATES} states, got more (large repetitions count)")
-        self.tests.append(test)
-        self.ways.append(ways)
-        return len(self.tests) - 1
-
-    def before(self, part: _Part, after: int) -> int:
-        """The first state of a part that leads to `after`."""
-        self.visits += 1
-        if self.visits > 10 * MAX_STATES:  # repetitions of nothing make no states, and take their time all the same
-            raise ValueError(f"expected a pattern of at most {MAX_STATES} states, got repetitions of repetitions")
-        match part:
-            case _One(test):
-                return self.state(test, (after,))
-            case _Sequence(parts):
-                for inner in reversed(parts):
-                    after = self.before(inner, after)
-                return after
-            case _Choice(parts):
-                return self.state(None, tuple([self.before(inner, after) for inner in parts]))
-            case _Repeat():
-                return self._repeated(part, after)
-
-    def _repeated(self, part: _Repeat, after: int) -> int:
-        if part.most is None:
-            loop = self.state(None, ())
-            self.ways[loop] = (self.before(part.part, loop), after)
-            after = loop
-        else:
-            end = after
-            for _ in range(part.most - part.least):
-                after = self.state(None, (self.before(part.part, after), end))
-        for _ in range(part.least):
-            after = self.before(part.part, after)
-        return after
-
-
 # ---------------------------------------------------------------- reading
 
 
@@ -213,11 +54,11 @@ class _Parser:
     def pattern(self) -> Pattern:
         """The machine of the whole text."""
         part = self.whole()
-        builder = _Builder()
+        builder = Builder()
         start = builder.before(part, 0)
         return Pattern(tuple(builder.tests), tuple(builder.ways), start)
 
-    def whole(self) -> _Part:
+    def whole(self) -> Part:
         """All of the text as one part."""
         raise AssertionError("a parser reads something")
 
@@ -238,13 +79,13 @@ class _Parser:
         got = repr(self.text[at : at + 10]) if at < len(self.text) else "the end"
         return ValueError(f"character {at + 1}: expected {expected}, got {got}")
 
-    def one(self, character: str) -> _One:
+    def one(self, character: str) -> One:
         """This very character."""
         if self.folds:
-            return _One(_same_letter(character))
-        return _One(character.__eq__)
+            return One(_same_letter(character))
+        return One(character.__eq__)
 
-    def one_of(self, negation: str, escapes: bool) -> _One:
+    def one_of(self, negation: str, escapes: bool) -> One:
         """A class, behind its `[`."""
         start = self.at - 1
         negated = self.take(negation)
@@ -258,7 +99,7 @@ class _Parser:
         self.at += 1
         if self.folds:
             tests = [_folded(test) for test in tests]
-        return _One(_none_of(tests) if negated else _any_of(tests))
+        return One(_none_of(tests) if negated else _any_of(tests))
 
     def _range(self, escapes: bool) -> Test:
         at = self.at
@@ -301,26 +142,26 @@ class _Parser:
 class _Globs(_Parser):
     """A glob."""
 
-    def whole(self) -> _Part:
+    def whole(self) -> Part:
         """All of it."""
-        parts: list[_Part] = []
+        parts: list[Part] = []
         while self.at < len(self.text):
             character = self.peek()
             self.at += 1
             if character == "*":
-                if not (parts and isinstance(parts[-1], _Repeat)):
-                    parts.append(_Repeat(_One(_any), 0, None))
+                if not (parts and isinstance(parts[-1], Repeat)):
+                    parts.append(Repeat(One(_any), 0, None))
             elif character == "?":
-                parts.append(_One(_any))
+                parts.append(One(_any))
             else:
                 parts.append(self.one_of("!", escapes=False) if character == "[" else self.one(character))
-        return _Sequence(tuple(parts))
+        return Sequence(tuple(parts))
 
 
 class _Expressions(_Parser):
     """A regular expression."""
 
-    def whole(self) -> _Part:
+    def whole(self) -> Part:
         """All of it; `^` in front and `$` at the end say what holds anyway."""
         self.folds = self.take("(?i)")
         self.take("^")
@@ -329,24 +170,24 @@ class _Expressions(_Parser):
             raise self.wrong("the end, or `(` before this `)`")
         return part
 
-    def _choice(self, depth: int) -> _Part:
+    def _choice(self, depth: int) -> Part:
         if depth > _MAX_DEPTH:
             raise self.wrong(f"at most {_MAX_DEPTH} groups within each other")
         parts = [self._sequence(depth)]
         while self.take("|"):
             parts.append(self._sequence(depth))
-        return parts[0] if len(parts) == 1 else _Choice(tuple(parts))
+        return parts[0] if len(parts) == 1 else Choice(tuple(parts))
 
-    def _sequence(self, depth: int) -> _Part:
-        parts: list[_Part] = []
+    def _sequence(self, depth: int) -> Part:
+        parts: list[Part] = []
         while self.peek() not in ("", "|", ")"):
             if self.peek() == "$" and self.at == len(self.text) - 1 and depth == 0:
                 self.at += 1
                 break
             parts.append(self._repeated(self._atom(depth)))
-        return _Sequence(tuple(parts))
+        return Sequence(tuple(parts))
 
-    def _atom(self, depth: int) -> _Part:
+    def _atom(self, depth: int) -> Part:
         at, character = self.at, self.peek()
         self.at += 1
         if character == "(":
@@ -359,15 +200,15 @@ class _Expressions(_Parser):
         if character == "[":
             return self.one_of("^", escapes=True)
         if character == ".":
-            return _One(_any)
+            return One(_any)
         if character == "\\":
             escaped = self.escape()
-            return _One(escaped) if callable(escaped) else self.one(escaped)
+            return One(escaped) if callable(escaped) else self.one(escaped)
         if character in "*+?{^$":
             raise self.wrong("something to repeat, or a backslash before this sign", at)
         return self.one(character)
 
-    def _repeated(self, part: _Part) -> _Part:
+    def _repeated(self, part: Part) -> Part:
         at = self.at
         counts = self._counts()
         if counts is None:
@@ -375,7 +216,7 @@ class _Expressions(_Parser):
         self.take("?")  # which of several matches is taken does not matter here
         if self.peek() and self.peek() in "*+?{":
             raise self.wrong("one repetition of a part (brackets around it for two)", at)
-        return _Repeat(part, *counts)
+        return Repeat(part, *counts)
 
     def _counts(self) -> tuple[int, int | None] | None:
         for sign, counts in _SIGNS.items():
@@ -441,3 +282,7 @@ def _same_letter(letter: str) -> Test:
 
 def _folded(test: Test) -> Test:
     return lambda character: test(character) or test(character.lower()) or test(character.upper())
+
+
+def _any(character: str) -> bool:
+    return True

@@ -8,8 +8,9 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import attrs
 
+from agentloop._approval.automaton import Budget, Pattern, TooCostly
 from agentloop._approval.conditions import Condition
-from agentloop._approval.patterns import Budget, Pattern, TooCostly, glob
+from agentloop._approval.patterns import glob
 from agentloop._values import as_tuple
 
 Word: TypeAlias = Literal["allow", "ask", "deny", "forbid"]

@@ -9,96 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import attrs
-
-from agentloop.errors import RETRYABLE_CODES, ModelError
-from agentloop.messages import AssistantMessage, ContentBlock, Text, Thinking, ToolCall, Usage
-from agentloop.model import BlockChunk, BlockEnd, Finish, TextChunk, ThinkingChunk, ToolCallChunk
+from agentloop.errors import RETRYABLE_CODES
+from agentloop.messages import ContentBlock, Text, Thinking, ToolCall
 from agentloop.testing._wire_codes import answer_code, asked_wait, payload_code, response_code
-
-Expected = Mapping[str, Any]
-
-
-# ---------------------------------------------------------------- what came
-
-
-@attrs.define(eq=False)
-class Count:
-    """How one block came: its pieces, those of them with text, and whether it came whole instead."""
-
-    kind: str
-    index: int | None = None
-    own_id: str | None = None
-    deltas: int = 0
-    nonempty: int = 0
-    openings: int = 0
-    """Empty pieces of a call that carry its id or name: some count them as deltas, some do not."""
-    whole: bool = False
-    ended: bool = False
-
-
-class Tally:
-    """Counts the pieces of each block as an adapter yields them, before the kernel joins what it has to hold back."""
-
-    def __init__(self) -> None:
-        self.counts: list[Count] = []
-        """In order of the blocks' first pieces."""
-
-    def feed(self, chunk: Any) -> None:
-        """Take one chunk."""
-        match chunk:
-            case str():
-                self._piece("text", None, chunk, None)
-            case TextChunk(text=text, index=index, fidelity=fidelity):
-                self._piece("text", index, text, fidelity)
-            case ThinkingChunk(thinking=text, index=index, fidelity=fidelity):
-                self._piece("thinking", index, text, fidelity)
-            case ToolCallChunk(arguments=text, index=index, id=own_id, name=name):
-                count = self._count("call", index, own_id)
-                count.deltas += 1
-                count.nonempty += text != ""
-                count.openings += text == "" and bool(own_id or name)
-            case BlockChunk():
-                self.counts.append(Count("whole", whole=True, ended=True))
-            case BlockEnd(index=index):
-                for count in self.counts:
-                    count.ended = count.ended or count.index == index
-            case _:
-                pass
-
-    def _piece(self, kind: str, index: int | None, text: str, fidelity: Any) -> None:
-        count = self._count(kind, index, None)
-        if text or not fidelity:  # a piece that only brings fidelity is none of the provider's deltas
-            count.deltas += 1
-            count.nonempty += text != ""
-
-    def _count(self, kind: str, index: int | None, own_id: str | None) -> Count:
-        candidates = self.counts[-1:] if index is None else self.counts
-        for count in candidates:
-            another = index is None and own_id is not None and count.own_id not in (None, own_id)
-            if count.kind == kind and count.index == index and not count.ended and not another:
-                count.own_id = count.own_id or own_id
-                return count
-        self.counts.append(Count(kind, index, own_id))
-        return self.counts[-1]
-
-
-@attrs.define
-class Outcome:
-    """What an adapter made of one response."""
-
-    message: AssistantMessage | None = None
-    """The reply, committed or not; None when it had no content."""
-    committed: bool = False
-    tally: Tally = attrs.field(factory=Tally)
-    finish: Finish | None = None
-    usage: Usage | None = None
-    error: ModelError | None = None
-    """What the adapter raised."""
-
+from agentloop.testing._wire_outcome import Count, Expected, Outcome
+from agentloop.testing._wire_usage import usage_differences
 
 # ---------------------------------------------------------------- streams
 
@@ -107,7 +25,7 @@ def stream_differences(api: str, expected: Expected, outcome: Outcome) -> list[s
     """Where a reply differs from a stream's `expected.json`, in words; empty when it is as expected."""
     found = _end_differences(api, expected, outcome)
     found += _block_differences(api, expected, outcome)
-    found += _usage_differences(api, expected, outcome)
+    found += usage_differences(api, expected, outcome)
     return found
 
 
@@ -394,61 +312,6 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return None
-
-
-# ---------------------------------------------------------------- usage
-
-
-def _chat_usage(usage: Expected) -> tuple[int, int, int]:
-    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    prompt_details = usage.get("prompt_tokens_details") or {}
-    reported = prompt_details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or usage.get("cached_tokens")
-    cached = min(reported or 0, prompt)
-    reasoning = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
-    unexplained = (usage.get("total_tokens") or 0) - prompt - completion
-    return cached, prompt - cached, completion + max(unexplained, reasoning if reasoning > completion else 0)
-
-
-def _responses_usage(usage: Expected) -> tuple[int, int, int]:
-    given = usage.get("input_tokens") or 0
-    cached = min((usage.get("input_tokens_details") or {}).get("cached_tokens") or 0, given)
-    return cached, given - cached, usage.get("output_tokens") or 0
-
-
-def _anthropic_usage(usage: Expected) -> tuple[int, int, int]:
-    written = (usage.get("input_tokens") or 0) + (usage.get("cache_creation_input_tokens") or 0)
-    return usage.get("cache_read_input_tokens") or 0, written, usage.get("output_tokens") or 0
-
-
-def _gemini_usage(usage: Expected) -> tuple[int, int, int]:
-    cached = usage.get("cachedContentTokenCount") or 0
-    prompt = (usage.get("promptTokenCount") or 0) + (usage.get("toolUsePromptTokenCount") or 0)
-    return (
-        cached,
-        max(prompt - cached, 0),
-        (usage.get("candidatesTokenCount") or 0) + (usage.get("thoughtsTokenCount") or 0),
-    )
-
-
-def _ollama_usage(usage: Expected) -> tuple[int, int, int]:
-    return 0, usage.get("prompt_eval_count") or 0, usage.get("eval_count") or 0
-
-
-_USAGE: Mapping[str, Callable[[Expected], tuple[int, int, int]]] = {
-    "openai_chat": _chat_usage,
-    "openai_responses": _responses_usage,
-    "anthropic_messages": _anthropic_usage,
-    "google_gemini": _gemini_usage,
-    "ollama_chat": _ollama_usage,
-}
-
-
-def _usage_differences(api: str, expected: Expected, outcome: Outcome) -> list[str]:
-    usage = outcome.usage
-    if not expected.get("usage"):
-        return [] if usage is None or usage == Usage() else [f"usage: none was sent, got {usage}"]
-    wanted = Usage(*_USAGE[api](expected["usage"]))
-    return [] if usage == wanted else [f"usage: expected {wanted}, got {usage}"]
 
 
 # ---------------------------------------------------------------- errors

@@ -24,7 +24,10 @@ from agentloop.context import Context
 from agentloop.events import AgentEnd, Event, MessageUpdate
 from agentloop.loop import Run, agent_loop, agent_loop_continue
 from agentloop.testing._scenario_lines import Line, Lines, strings_in
-from agentloop.testing._scenario_parts import Fields, Provider, ScriptedHooks, Stage, message_of, tool_of
+from agentloop.testing._scenario_messages import Fields, message_of
+from agentloop.testing._scenario_provider import Provider
+from agentloop.testing._scenario_stage import Stage
+from agentloop.testing._scenario_tools import ScriptedHooks, tool_of
 from agentloop.testing.clock import VirtualClock
 
 __all__ = ["load", "run_scenario"]

@@ -32,7 +32,8 @@ from agentloop.events import MessageEnd, RequestEnd
 from agentloop.loop import agent_loop, running
 from agentloop.messages import AgentMessage, AssistantMessage
 from agentloop.model import Finish, Model, ModelChunk, ModelRequest, UsageChunk
-from agentloop.testing._wire_compare import Outcome, error_differences, stream_differences
+from agentloop.testing._wire_compare import error_differences, stream_differences
+from agentloop.testing._wire_outcome import Outcome
 from agentloop.testing._wire_server import Play, SeenRequest, WireServer, pieces
 
 __all__ = [

@@ -18,7 +18,8 @@ from agentloop.models._errors import (
     read_body,
     response_error,
 )
-from agentloop.testing._wire_compare import Outcome, error_differences, stream_differences
+from agentloop.testing._wire_compare import error_differences, stream_differences
+from agentloop.testing._wire_outcome import Outcome
 from agentloop.testing.wire import load_cases
 
 STATUSES = {

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from agentloop.errors import ModelError
 from agentloop.messages import AssistantMessage, InlineData, InlineThinking, Text, Thinking, ToolCall, Usage
 from agentloop.model import BlockChunk, BlockEnd, Finish, TextChunk, ThinkingChunk, ToolCallChunk
-from agentloop.testing._wire_compare import Outcome, Tally, error_differences, stream_differences
+from agentloop.testing._wire_compare import error_differences, stream_differences
+from agentloop.testing._wire_outcome import Outcome, Tally
 from agentloop.testing.wire import ADAPTERS, Play, WireServer, load_cases, main, make_adapter, pieces, run_folder
 
 BODY = b"data: one\n\ndata: two\r\n\r\n: three\n"

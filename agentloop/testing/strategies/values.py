@@ -44,6 +44,30 @@ from agentloop.messages import (
     UserMessage,
 )
 
+__all__ = [
+    "FINISH_REASONS",
+    "STOP_REASONS",
+    "argument_texts",
+    "assistant_messages",
+    "call_ids",
+    "custom_messages",
+    "deltas",
+    "fidelities",
+    "json_objects",
+    "json_values",
+    "messages",
+    "model_blocks",
+    "names",
+    "texts",
+    "tool_result_messages",
+    "tool_results",
+    "tool_specs",
+    "usages",
+    "user_blocks",
+    "user_messages",
+    "whole_blocks",
+]
+
 STOP_REASONS = ("completed", "aborted", "retryable", "fatal")
 FINISH_REASONS = ("stop", "length", "tool_use", "refusal", "content_filter", "pause", "unknown")
 
