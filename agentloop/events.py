@@ -269,6 +269,7 @@ class MessageUpdate:
     __match_args__ = ("delta", "message")
     delta: Delta
     _message: Any = field(default=None, eq=False, repr=False, hash=False)
+    """The message; or a `reply.Partial` and where in it this event stands."""
 
     @property
     def message(self) -> AssistantMessage:

@@ -55,7 +55,8 @@ class KeptClient:
 
     def get(self) -> Any:
         """A client for a request; give it back with `release`."""
-        return self._new() if self._given is None and self._kept is None else self._given or self._kept
+        held = self._kept if self._given is None else self._given
+        return self._new() if held is None else held
 
     async def release(self, client: Any) -> None:
         """Close the client if it was made for this request alone; shielded and bounded, never raises."""

@@ -45,7 +45,7 @@ from agentloop.models._anthropic_events import EventReader
 from agentloop.models._sdk import SdkStream
 from agentloop.models.anthropic import Anthropic, request_body, request_headers, thinks_adaptively
 from agentloop.testing.wire import Case, Play, WireServer, load_cases, play_case, run_model
-from tests import sdks
+from tests import adapters
 
 MODEL = "claude-sonnet-4-0"
 SEARCH = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {"q": "tide", "n": 1.0}}
@@ -364,7 +364,7 @@ JSON = st.recursive(
 )
 def test_whatever_a_server_sends_only_model_errors_come_out(events: list[Any]) -> None:
     """Events of known kinds with hostile content are read, or refused with a `ModelError`."""
-    sdks.assert_read_or_refused(read, events)
+    adapters.assert_read_or_refused(read, events)
 
 
 def test_many_small_pieces_cost_no_more_than_their_sum() -> None:
@@ -844,7 +844,7 @@ async def test_every_recorded_response(shared: Path) -> None:
     """Each stream and error of the API, through the SDK and whole, is what its bytes say."""
     cases = recorded(shared)
     assert len(cases) >= 35
-    assert await sdks.found_differences(cases) == {}
+    assert await adapters.found_differences(cases) == {}
 
 
 @pytest.mark.anyio
@@ -854,7 +854,7 @@ async def test_recorded_responses_chopped(shared: Path, chop: str) -> None:
     limit = 2_600 if chop == "3" else 6_500
     cases = [case for case in recorded(shared, ("stream",)) if case.entry["bytes"] < limit]
     assert len(cases) > 12
-    assert await sdks.found_differences(cases, chop) == {}
+    assert await adapters.found_differences(cases, chop) == {}
 
 
 def test_every_recorded_follow_up_is_rebuilt(shared: Path) -> None:

@@ -20,7 +20,7 @@ from agentloop.models.ollama import Ollama
 from agentloop.models.openai_chat import OpenAIChat
 from agentloop.models.openai_responses import OpenAIResponses
 from agentloop.testing.wire import Play, WireServer, run_model
-from tests import sdks
+from tests import adapters
 
 REQUEST = ModelRequest(None, (user("x"),), (), {})
 
@@ -240,7 +240,7 @@ def library_exceptions(package: str) -> list[Any]:
 
     modules = {importlib.import_module(package), httpx2, httpcore2}
     strange = [OSError("gone"), UnicodeError("odd"), anyio.BrokenResourceError(), RuntimeError("odd")]
-    found = sdks.exceptions_of(*sorted(modules, key=str), address="http://127.0.0.1/")
+    found = adapters.exceptions_of(*sorted(modules, key=str), address="http://127.0.0.1/")
     return [*found, *[pytest.param(error, id=type(error).__name__) for error in strange]]
 
 
@@ -256,7 +256,7 @@ def test_no_exception_of_the_library_crosses(row: Row, error: Exception) -> None
     """Each class comes out as a `ModelError` with a code, and names the original as its cause."""
 
     async def ask() -> None:
-        async for _ in row.model("http://127.0.0.1:9", client=sdks.Broken(error))(REQUEST):
+        async for _ in row.model("http://127.0.0.1:9", client=adapters.Broken(error))(REQUEST):
             pass
 
     with pytest.raises(ModelError) as caught:
@@ -278,7 +278,7 @@ def test_no_exception_of_the_library_crosses(row: Row, error: Exception) -> None
 @every
 def test_a_missing_library_says_what_to_install(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     """Making an adapter without it names the extra."""
-    sdks.take_away(row.package, monkeypatch)
+    adapters.take_away(row.package, monkeypatch)
     with pytest.raises(MissingExtra, match=rf"agentloop\[{row.extra}\]"):
         row.model("http://127.0.0.1:9")
 

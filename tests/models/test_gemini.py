@@ -36,7 +36,7 @@ from agentloop.models.gemini import NO_SIGNATURE, Gemini, request_body, request_
 from agentloop.models.registry import resolve
 from agentloop.testing.wire import Case, Play, WireServer, load_cases, play_case, run_model
 from agentloop.tools import tool
-from tests import sdks
+from tests import adapters
 
 MODEL = "gemini-2.5-flash"
 NEW = "gemini-3-flash-preview"
@@ -627,21 +627,21 @@ async def test_every_recorded_response(shared: Path) -> None:
     """Blocks, deltas, end, usage and fidelity of every stream, code and wait of every error."""
     cases = recorded(shared)
     assert len(cases) >= 35
-    assert await sdks.found_differences(cases) == {}
+    assert await adapters.found_differences(cases) == {}
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("chop", ["event", "random:3"])
 async def test_recorded_responses_chopped(shared: Path, chop: str) -> None:
     """Wherever the network cuts the bytes, nothing changes."""
-    assert await sdks.found_differences([case for case in recorded(shared) if len(case.body) < 60_000], chop) == {}
+    assert await adapters.found_differences([case for case in recorded(shared) if len(case.body) < 60_000], chop) == {}
 
 
 def test_the_smallest_recorded_responses_cut_at_every_byte(shared: Path) -> None:
     """Byte by byte through the connection, on one event loop."""
     cases = [case for case in recorded(shared) if len(case.body) < 3_000]
     assert len(cases) >= 8
-    assert anyio.run(sdks.found_differences, cases, "1") == {}
+    assert anyio.run(adapters.found_differences, cases, "1") == {}
 
 
 def test_every_recorded_follow_up_is_rebuilt(shared: Path) -> None:

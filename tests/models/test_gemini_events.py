@@ -20,7 +20,7 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models._gemini_events import EventReader
-from tests import sdks
+from tests import adapters
 
 
 def event(*parts: Any, reason: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -462,7 +462,7 @@ JSON = st.recursive(
 )
 def test_whatever_a_server_sends_only_model_errors_come_out(events: list[Any]) -> None:
     """Hostile content of known shapes is read or refused, never anything else."""
-    sdks.assert_read_or_refused(read, events)
+    adapters.assert_read_or_refused(read, events)
 
 
 def test_many_small_parts_cost_no_more_than_their_sum() -> None:

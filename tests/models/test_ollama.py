@@ -42,7 +42,7 @@ from agentloop.models.ollama import EventReader, Ollama, host_address, request_b
 from agentloop.models.registry import resolve
 from agentloop.testing.wire import Play, WireServer, load_cases, run_model
 from agentloop.tools import tool
-from tests import sdks
+from tests import adapters
 
 MODEL = "qwen3:8b"
 LINES = {"content-type": "application/x-ndjson"}
@@ -229,7 +229,7 @@ JSON = st.recursive(
 )
 def test_whatever_a_server_sends_only_model_errors_come_out(lines: list[Any]) -> None:
     """Hostile content is read or refused, never anything else."""
-    sdks.assert_read_or_refused(read, lines)
+    adapters.assert_read_or_refused(read, lines)
 
 
 # ---------------------------------------------------------------- history out
@@ -494,4 +494,4 @@ def test_recorded_responses_cut_at_every_byte(shared: Path) -> None:
 async def compare(shared: Path, chop: str) -> None:
     cases = load_cases(shared / "wire", api="ollama_chat")
     assert len(cases) >= 2
-    assert await sdks.found_differences(cases, chop) == {}
+    assert await adapters.found_differences(cases, chop) == {}

@@ -40,7 +40,7 @@ from agentloop.model import (
 from agentloop.models._responses_events import EventReader
 from agentloop.models.openai_responses import Dialect, OpenAIResponses, request_body
 from agentloop.testing.wire import Case, Play, WireServer, load_cases, play_case, run_model
-from tests import sdks
+from tests import adapters
 
 MODEL = "gpt-5"
 REASONING = {
@@ -420,7 +420,7 @@ KINDS = [
 )
 def test_whatever_a_server_sends_only_model_errors_come_out(events: list[Any]) -> None:
     """Events of known kinds with hostile content are read, or refused with a `ModelError`."""
-    sdks.assert_read_or_refused(read, events)
+    adapters.assert_read_or_refused(read, events)
 
 
 def test_names_of_tools_are_mapped_back() -> None:
@@ -782,7 +782,7 @@ async def test_every_recorded_response(shared: Path) -> None:
     """Each stream and error of the API, through the SDK and whole, is what its bytes say."""
     cases = recorded(shared)
     assert len(cases) >= 40
-    assert await sdks.found_differences(cases) == {}
+    assert await adapters.found_differences(cases) == {}
 
 
 @pytest.mark.anyio
@@ -791,7 +791,7 @@ async def test_recorded_responses_chopped(shared: Path, chop: str) -> None:
     """Where the network cuts the bytes changes nothing (the smaller streams)."""
     cases = [case for case in recorded(shared, ("stream",)) if case.entry["bytes"] < 9_000]
     assert len(cases) >= 8
-    assert await sdks.found_differences(cases, chop) == {}
+    assert await adapters.found_differences(cases, chop) == {}
 
 
 def test_every_recorded_follow_up_is_rebuilt(shared: Path) -> None:
