@@ -72,11 +72,22 @@ def test_what_it_says_of_itself_is_its_last_update() -> None:
         assert partial.text == (WORDS[type(content[-1])](content[-1]) if is_open else "")
 
 
-def test_a_block_may_end_with_other_words_than_its_pieces() -> None:
+@pytest.mark.parametrize("said", ["AB", "A", "abc"])
+def test_a_block_may_end_with_other_words_than_its_pieces(said: str) -> None:
     """What was shown stays what was shown: before the end the pieces count, from the end on the block."""
     partial = Partial(HEADER)
-    updates = [partial.update(delta) for delta in (TextStart(0), TextDelta(0, "ab"), TextEnd(0, Text("AB")))]
-    assert [update.message.text for update in updates] == ["", "ab", "AB"]
+    deltas = (TextStart(0), TextDelta(0, "a"), TextDelta(0, "b"), TextEnd(0, Text(said)))
+    updates = [partial.update(delta) for delta in deltas]
+    assert [update.message.text for update in updates] == ["", "a", "ab", said]
+
+
+def test_only_calls_have_to_be_complete() -> None:
+    """A text that was broken off counts, a call only if it is whole."""
+    partial = Partial(HEADER)
+    whole = ToolCall("c", "look", "{}")
+    for delta in (TextStart(0), TextEnd(0, Text("a"), "aborted"), ToolCallStart(1, "c", "look"), ToolCallEnd(1, whole)):
+        partial.update(delta)
+    assert partial.content() == (Text("a"), whole)
 
 
 def test_an_update_without_its_message_says_so() -> None:
