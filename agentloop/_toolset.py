@@ -131,7 +131,7 @@ class _Source:
         self.core = core
         self.source = source
         self.requests: deque[str] = deque()
-        self.answers: deque[tuple[Any, BaseException | None]] = deque()
+        self.answer: tuple[Any, BaseException | None] | None = None
         self.waiter: Waiter | None = None
         self.busy = self.over = False
         core.closing_bound = max(core.closing_bound, getattr(source, "closing_bound", 0.0))
@@ -140,14 +140,14 @@ class _Source:
     async def ask(self, what: str) -> Any:
         """`connect` or `changed`. Raises `CallbackFailed`, or `Stopped` when a stop came first."""
         core = self.core
-        self.answers.clear()
         self._send(what)
-        await core.until(lambda: bool(self.answers) or self.job.done or core.look())
-        if not self.answers:
+        await core.until(lambda: self.answer is not None or self.job.done or core.look())
+        if self.answer is None:
             if core.look():
                 raise Stopped
-            raise CallbackFailed(self.job.error or RuntimeError("the tool source ended"))
-        value, error = self.answers.popleft()
+            assert self.job.error is not None
+            raise CallbackFailed(self.job.error)
+        value, error = self.answer
         if error is not None:
             raise CallbackFailed(error)
         return value
@@ -167,6 +167,7 @@ class _Source:
             await self.core.cancel_jobs((self.job,))
 
     def _send(self, what: str) -> None:
+        self.answer = None
         self.requests.append(what)
         if self.waiter is not None:
             self.waiter.set()
@@ -180,9 +181,9 @@ class _Source:
                 try:
                     value = await (self.source.connect() if what == "connect" else self.source.changed())
                 except Exception as error:
-                    self.answers.append((None, error))
+                    self.answer = None, error
                 else:
-                    self.answers.append((value, None))
+                    self.answer = value, None
                 self.busy = False
                 self.core.ring()
                 if self.over or self.core.closing:  # it was given up while it ignored its cancellation
