@@ -60,11 +60,13 @@ async def ask(core: Core, attempt: int, emit: Callable[[Event], None] | None = N
 
 
 def _announce_tools(core: Core) -> None:
-    specs = tuple([tool.spec for tool in core.tools.values()]) if core.tools_changed else core.specs
+    if not core.tools_changed:
+        return
     core.tools_changed = False
-    if specs != core.specs or core.specs is None:
-        core.specs = specs or ()
-        core.emit(ToolListReady(core.specs))
+    specs = tuple([tool.spec for tool in core.tools.values()])
+    if specs != core.specs:
+        core.specs = specs
+        core.emit(ToolListReady(specs))
 
 
 def _stopped(core: Core) -> _Failure:
@@ -129,7 +131,7 @@ def _listed(core: Core, value: Any, name: str) -> list[Any]:
 class _Reading:
     """The reading of one stream."""
 
-    __slots__ = ("assembler", "core", "over", "paused", "reads", "seen", "stamp")
+    __slots__ = ("assembler", "core", "heard", "over", "paused", "stamp")
 
     def __init__(self, core: Core, emit: Callable[[Event], None]) -> None:
         self.core = core
@@ -138,8 +140,7 @@ class _Reading:
         self.assembler = Assembler(header, emit, core.emit_delta, core.claim_id, core.emit)
         self.over = False  # nothing more is read
         self.paused = False  # it is the consumer who is waited for
-        self.reads = 0
-        self.seen = 0
+        self.heard = False  # something came since silence was last looked for
         self.stamp = 0.0  # when the provider was last heard of, as far as it matters
 
     async def read(self, request: ModelRequest) -> _Failure | None:
@@ -188,8 +189,8 @@ class _Reading:
         if not core.timers.expired(self):
             return False
         now = core.clock.now()
-        if self.paused or self.reads != self.seen:
-            self.seen = self.reads
+        if self.paused or self.heard:
+            self.heard = False
             self.stamp = max(self.stamp, now if self.paused or core.taker is None else self.stamp)
         if self.stamp + idle <= now:
             return True
@@ -201,8 +202,6 @@ class _Reading:
         core, feed = self.core, self.assembler.feed
         now, ahead, count = core.clock.now, core.config.run_ahead, 0
         abort = core.config.abort or core.signal
-        if abort.aborted:  # between the spawn of this job and its first line
-            return
         stream: Any = await _open(request)
         try:
             async for chunk in stream:
@@ -211,7 +210,7 @@ class _Reading:
                 if core.taker is not None:
                     self.stamp = now()
                 feed(chunk)
-                self.reads += 1
+                self.heard = True
                 count += 1
                 if count >= ahead:
                     count = 0

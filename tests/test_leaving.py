@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from agentloop import Config, Context, ToolContext, agent_loop, tool
-from agentloop.testing import STALL, ScriptedModel, call
+from agentloop import Config, Context, ToolContext, ToolExecutionUpdate, agent_loop, tool
+from agentloop.testing import STALL, ScriptedModel, call, collect, wait_all_blocked
 
 pytestmark = pytest.mark.anyio
 
@@ -73,3 +75,75 @@ async def test_g24_an_early_call_hears_of_it_while_its_reply_streams() -> None:
         assert await anyio.to_thread.run_sync(began.wait, 20)
         await run.aclose()
     assert await anyio.to_thread.run_sync(ended.wait, 20)
+
+
+async def test_g24_a_pending_step_does_not_wait_for_the_clean_up() -> None:
+    """It ends the iteration as soon as another task closes the run; `aclose` is what waits for the tool."""
+    began, release = anyio.Event(), anyio.Event()
+    order: list[str] = []
+
+    @tool
+    async def work() -> str:
+        """Work, and take long to stop."""
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await release.wait()
+                order.append("cleaned")
+        return ""
+
+    run = agent_loop(["go"], Context(tools=[work]), Config(model=ScriptedModel([[call("work")]]), abort_grace=60))
+
+    async def step() -> None:
+        await collect(run)
+        order.append("stepped")
+        release.set()
+
+    async def close() -> None:
+        await run.aclose()
+        order.append("closed")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(step)
+        await began.wait()
+        with anyio.fail_after(10):
+            await close()
+    assert order == ["stepped", "cleaned", "closed"]
+
+
+async def test_a_run_that_is_closed_before_it_began_keeps_nothing() -> None:
+    """Not what it would have started from."""
+    model = ScriptedModel(["never"])
+    kept = weakref.ref(model)
+    run = agent_loop(["go"], Context(), Config(model=model))
+    del model
+    assert kept() is not None
+    await run.aclose()
+    gc.collect()
+    assert kept() is None
+
+
+async def test_g18_an_order_to_leave_that_no_step_met_is_raised_by_the_close() -> None:
+    """A tool's `KeyboardInterrupt` comes while the consumer is busy: `aclose` raises it, once."""
+    gate = anyio.Event()
+
+    @tool
+    async def work(ctx: ToolContext) -> str:
+        """Report, then be interrupted."""
+        ctx.progress("on it")
+        await gate.wait()
+        raise KeyboardInterrupt("now")
+
+    run = agent_loop(["go"], Context(tools=[work]), Config(model=ScriptedModel([[call("work")]])))
+    async for event in run:
+        if isinstance(event, ToolExecutionUpdate):
+            break
+    gate.set()
+    await wait_all_blocked()
+    with pytest.raises(KeyboardInterrupt, match="now"):
+        await run.aclose()
+    await run.aclose()
+    with pytest.raises(StopAsyncIteration):
+        await anext(run)
