@@ -153,19 +153,13 @@ class _Reading:
         if idle is not None:
             core.timers.set(self, self.stamp + idle)
         job = core.spawn(lambda: self._stream(request), tag="a model's stream")
-        silent = False
         try:
             await core.until(lambda: job.done or core.look() or (idle is not None and self._silent(idle)))
             silent = not job.done and not core.look()
-        except BaseException:
-            self.over = True
-            raise
         finally:
-            if idle is not None:
-                core.timers.clear(self)
-        if not job.done:
             self.over = True
-            await core.cancel_jobs((job,))
+            core.timers.clear(self)
+        await core.cancel_jobs((job,))
         return self._verdict(job, silent)
 
     def _verdict(self, job: Job, silent: bool) -> _Failure | None:

@@ -27,11 +27,6 @@ class Toolset:
         self._source: _Source | None = None
         core.tools = {tool.name: tool for tool in tools}
 
-    @property
-    def connected(self) -> bool:
-        """Whether a source was asked to connect."""
-        return self._source is not None
-
     def replace(self, given: Any) -> None:
         """Take the tools that `get_tools` gave instead of the run's own; None: they stay. Nonsense ends the run."""
         if given is None:

@@ -217,8 +217,10 @@ async def test_a_stream_that_ends_without_a_finish_was_cut_off() -> None:
 
 
 async def test_a_failure_after_the_finish_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """The reply is whole; the log has the exception."""
+    """The reply is whole; the log has the exception. Where nothing fails it says nothing."""
     error = ValueError("late")
+    assert told(await played(ScriptedModel(["hi"]))) == [("completed", None, None)]
+    assert caplog.records == []
     events = await played(ScriptedModel([["hi", Finish("stop"), error]]))
     assert told(events) == [("completed", None, None)]
     (record,) = caplog.records
@@ -254,6 +256,26 @@ async def test_g13_what_may_be_read_ahead_is_read_ahead(ahead: int) -> None:
     assert seen == [number // ahead * ahead + ahead for number in range(15)]
 
 
+async def test_g13_chunks_that_say_nothing_are_read_ahead_of_a_busy_consumer_no_further() -> None:
+    """It has taken every event and not come back: the stream is read `run_ahead` chunks far, also without a new event."""
+    read, busy = [0], anyio.Event()
+
+    async def model(request: ModelRequest) -> AsyncIterator[Any]:
+        yield "x"
+        await busy.wait()
+        for _ in range(15):
+            read[0] += 1
+            yield UsageChunk(Usage(0, 0, 1))
+        yield Finish("stop")
+
+    async for event in agent_loop(["go"], Context(), Config(model=model, run_ahead=4)):
+        if isinstance(event, MessageUpdate) and isinstance(event.delta, TextDelta):
+            busy.set()
+            await wait_all_blocked()
+            assert read == [3]
+    assert read == [15]
+
+
 async def test_g21_nothing_is_read_after_an_abort_of_a_consumer_that_was_waited_for() -> None:
     """The stream waits for room; the consumer aborts and comes back: the stream is not asked for another chunk."""
     signal, asked = AbortSignal(), list[bool]()
@@ -281,7 +303,7 @@ class Deaf:
         with anyio.CancelScope(shield=True):
             for _ in range(20):
                 self.asked += 1
-                yield "x"
+                yield UsageChunk(Usage(0, 0, 1)) if self.release.is_set() else "x"
                 if self.asked > 1:
                     continue
                 while not self.release.is_set():
@@ -309,7 +331,7 @@ async def test_of_a_stream_that_was_given_up_nothing_more_is_read() -> None:
 async def test_g24_of_a_stream_that_is_left_nothing_more_is_read() -> None:
     """The consumer leaves; a stream that ignores it is not asked for another chunk once it gives one."""
     deaf = Deaf()
-    run = agent_loop(["go"], Context(), Config(model=deaf, abort_grace=0.01))
+    run = agent_loop(["go"], Context(), Config(model=deaf, abort=AbortSignal(), abort_grace=0.01))
     async for event in run:
         if isinstance(event, MessageUpdate):
             break
