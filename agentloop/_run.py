@@ -247,10 +247,7 @@ class Core:
             if self._rung:
                 continue
             self._bell = bell = self.host.waiter()
-            try:
-                await bell.wait()
-            finally:
-                self._bell = None
+            await bell.wait()
 
     async def barrier(self) -> None:
         """Before an effect: wait until the consumer has come back, or a stop makes effects impossible (G12)."""
@@ -295,12 +292,12 @@ class Core:
                 id = "call"
             elif isinstance(made, str) and made not in self.claimed:
                 id = valid_text(made)
-        count = self.claimed.get(id, 0)
+        count = self.claimed.get(id, 1)
         unique = id
         while unique in self.claimed:
             count += 1
             unique = f"{id}#{count}"
-        self.claimed[id] = max(count, 1)
+        self.claimed[id] = count
         self.claimed.setdefault(unique, 1)
         return unique
 

@@ -174,7 +174,7 @@ class _Source:
                     continue
                 self.busy = True
                 try:
-                    value = await (self.source.connect() if what == "connect" else self.source.changed())
+                    value = await getattr(self.source, what)()
                 except Exception as error:
                     self.answer = None, error
                 else:

@@ -548,6 +548,29 @@ async def test_the_failure_of_an_attempt_is_forgotten_with_the_next_that_complet
     assert (end.error_code, end.exception) == ("max_turns", None)
 
 
+async def test_the_longest_wait_is_still_waited() -> None:
+    """A wait of exactly `max_wait` seconds is one; one above it ends the run."""
+    for asks, waits in ((7, 7000), (7.5, None)):
+        failure = ModelError("rate_limit", "slow down", retry_after=asks)
+        events = await played(ScriptedModel([failure, "done"]), retry=Retry(waits=(1,), max_wait=7))
+        assert ends(events)[0].retry_in_ms == waits
+
+
+async def test_a_stop_that_comes_while_a_failure_is_looked_at_announces_no_wait() -> None:
+    """The error's own code aborts the run: what is told of the attempt is its failure, and nothing is to be waited for."""
+    signal = AbortSignal()
+
+    class Aborting(Exception):
+        @property
+        def status_code(self) -> int:
+            signal.abort("enough")
+            return 500
+
+    events = await played(ScriptedModel([Aborting("failed")]), retry=Retry(waits=(1,)), abort=signal)
+    assert (told(events), ends(events)[0].retry_in_ms) == ([("retryable", "network", "failed")], None)
+    assert isinstance(events[-1], AgentEnd) and events[-1].error_code == "user_abort"
+
+
 async def test_a_failure_in_the_last_moment_of_a_stop_announces_no_wait() -> None:
     """The model fails on its own in answer to the abort: the attempt is `aborted`, and nothing is to be waited for."""
     signal = AbortSignal()

@@ -51,9 +51,9 @@ async def test_it_is_asked_again_for_a_retry() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ([named("a"), named("a")], "one tool of each name"),
-        (["a"], "expected a Tool"),
-        (KeyError("nowhere"), "nowhere"),
+        ([named("a"), named("a")], "get_tools: expected one tool of each name, got two of one name"),
+        (["a"], "get_tools: tools[0]: expected a Tool (use @tool), got str"),
+        (KeyError("nowhere"), "get_tools: 'nowhere'"),
     ],
 )
 async def test_nonsense_ends_the_run_before_a_request(given: Any, words: str) -> None:
@@ -67,4 +67,4 @@ async def test_nonsense_ends_the_run_before_a_request(given: Any, words: str) ->
     model = ScriptedModel(["never"])
     _, end = await played(model, get_tools)
     assert (end.stop_reason, end.error_code, model.asked) == ("fatal", "callback_failed", 0)
-    assert words in str(end.error_message)
+    assert end.error_message == words

@@ -151,6 +151,21 @@ async def test_open_calls_find_the_tools_of_the_source() -> None:
     assert source.asked == ["connect", "changed", "close"]
 
 
+async def test_g12_connecting_begins_when_the_consumer_came_back() -> None:
+    """A consumer that stores each event before it asks for the next has stored the announcement."""
+    stored, began = list[Event](), list[bool]()
+
+    async def connect() -> Any:
+        began.append(isinstance(stored[-1], McpConnectBegin))
+        return CONNECTED, ()
+
+    config = Config(model=ScriptedModel(["done"]), tool_source=Source(connect))
+    async for event in agent_loop(["go"], Context(), config):
+        await wait_all_blocked()  # whatever could run ahead has run
+        stored.append(event)
+    assert began == [True]
+
+
 # ---------------------------------------------------------------- what goes wrong
 
 
@@ -176,13 +191,16 @@ class Nameless(Source):
         (5, "'int' object is not iterable"),
     ],
 )
-async def test_a_source_that_cannot_name_its_servers_is_not_connected(servers: Any, words: str) -> None:
+async def test_a_source_that_cannot_name_its_servers_is_not_connected(
+    servers: Any, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """That is a connection that failed, of no servers; the run goes on without it, and it has nothing to close."""
     source = Nameless(servers)
     events, model = await played(source, [[call("a")], "done"], [named("a")])
     assert connection(events) == [McpConnectBegin(()), McpConnectEnd("fatal", (), "connect_failed", words)]
     assert (offered(model), ended(events)) == ([["a"], ["a"]], ("completed", None))
     assert source.asked == []
+    assert [record.getMessage() for record in caplog.records] == ["the tool source failed to name its servers"]
 
 
 @pytest.mark.parametrize(
@@ -347,12 +365,13 @@ async def test_a_source_is_given_the_time_to_close_that_it_asks_for(
         source.closing_bound = asks  # type: ignore[attr-defined]
     config = Config(model=ScriptedModel(["done"]), tool_source=source, clock=clock, abort_grace=0.25)
     check(await collect(agent_loop(["go"], Context(), config)))
-    assert clock.now() == 0.75 + (asks or 0)
+    took = clock.now()
+    release.set()
+    await wait_all_blocked()
+    assert took == 0.75 + (asks or 0)
     assert [record.getMessage() for record in caplog.records] == [
         "the tool source did not stop within its bound and is left to itself"
     ]
-    release.set()
-    await wait_all_blocked()
 
 
 async def test_what_a_source_is_busy_with_is_cut_when_the_run_ends() -> None:
@@ -399,7 +418,7 @@ async def test_one_that_ignored_its_cancellation_is_closed_when_the_consumer_has
         group.start_soon(collect, run)
         await begun.wait()
         await run.aclose()
-    assert source.asked == ["connect"]
+    before = list(source.asked)
     release.set()
     await wait_all_blocked()
-    assert source.asked == ["connect", "close"]
+    assert (before, source.asked) == (["connect"], ["connect", "close"])
