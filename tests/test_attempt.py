@@ -293,7 +293,7 @@ async def test_g21_nothing_is_read_after_an_abort_of_a_consumer_that_was_waited_
 
 
 class Deaf:
-    """A stream that cannot be cancelled: it gives a chunk, then at each cancellation another one, until it is let go."""
+    """A stream that gives a chunk, hears no cancellation, and gives many more once it is let go."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -321,8 +321,11 @@ async def test_of_a_stream_that_was_given_up_nothing_more_is_read() -> None:
     def model(request: ModelRequest) -> Any:
         return other(request) if deaf.asked else deaf(request)
 
-    events = await played(model, retry=Retry(waits=(1,)), idle_timeout=20, abort_grace=0.01)
-    await wait_all_blocked()
+    try:
+        events = await played(model, retry=Retry(waits=(1,)), idle_timeout=20, abort_grace=0.01)
+    finally:
+        deaf.release.set()
+        await wait_all_blocked()
     assert told(events) == [("retryable", "timeout", "the model sent nothing for 20 s"), ("completed", None, None)]
     assert [reply.text for reply in replies(events)] == ["whole"]
     assert deaf.asked == 2
