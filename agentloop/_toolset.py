@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from agentloop._host import Waiter, close_shielded
@@ -158,7 +158,6 @@ class _Source:
             key = object()
             self.core.timers.set(key, self.core.clock.now() + self.core.bound)
             await self.core.until(lambda: self.job.done or self.core.timers.expired(key))
-            self.core.timers.clear(key)
             await self.core.cancel_jobs((self.job,))
 
     def _send(self, what: str) -> None:
@@ -168,23 +167,25 @@ class _Source:
             self.waiter.set()
 
     async def _serve(self) -> None:
+        await self._next()
+        if self.core.look():  # nothing begins after a stop, nor has it to be closed; whoever asked hears of it
+            return
         try:
-            while (what := await self._next()) != "close":
-                if self.core.look():  # nothing begins after a stop; whoever asked hears of it
-                    continue
-                self.busy = True
-                try:
-                    value = await getattr(self.source, what)()
-                except Exception as error:
-                    self.answer = None, error
-                else:
-                    self.answer = value, None
-                self.busy = False
-                self.core.ring()
-                if self.over or self.core.closing:  # it was given up while it ignored its cancellation
-                    break
+            await self._perform(self.source.connect)
+            while not (self.over or self.core.closing) and await self._next() == "changed":
+                if not self.core.look():
+                    await self._perform(self.source.changed)
         finally:
             await close_shielded(self.source.close)
+
+    async def _perform(self, function: Callable[[], Awaitable[Any]]) -> None:
+        self.busy = True
+        try:
+            self.answer = await function(), None
+        except Exception as error:
+            self.answer = None, error
+        self.busy = False
+        self.core.ring()
 
     async def _next(self) -> str:
         while not self.requests:

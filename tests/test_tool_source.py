@@ -76,7 +76,7 @@ class Source:
 
 async def played(source: Any, replies: Any, tools: Any = (), **changes: Any) -> tuple[list[Event], ScriptedModel]:
     model = ScriptedModel(replies)
-    config = Config(model=model, clock=VirtualClock(), tool_source=source, **changes)
+    config = Config(**{"model": model, "clock": VirtualClock(), "tool_source": source, **changes})
     with anyio.fail_after(20):
         events = await collect(agent_loop(["go"], Context(tools=tools), config))
     check(events)
@@ -102,8 +102,9 @@ def ended(events: list[Event]) -> tuple[str, str | None]:
 
 async def test_its_tools_are_offered_from_the_first_request_on() -> None:
     """It is connected once, asked before each further turn, and closed; its end is told as it gave it."""
-    source = Source((CONNECTED, [named("a")]))
-    events, model = await played(source, [[call("a")], [call("a")], "done"])
+    source, clock = Source((CONNECTED, [named("a")])), VirtualClock()
+    events, model = await played(source, [[call("a")], [call("a")], "done"], clock=clock)
+    assert clock.now() == 0
     assert connection(events) == [McpConnectBegin(("s",)), CONNECTED]
     assert offered(model) == [["a"]] * 3
     assert [e.result.text for e in events if isinstance(e, ToolExecutionEnd)] == ["a ran"] * 2
@@ -314,6 +315,21 @@ async def test_an_abort_between_turns_keeps_what_was_taken() -> None:
         told = [e.message.text for e in events if isinstance(e, MessageEnd) and e.message.role == "user"]
         assert told == ["go", *[text for texts in queue for text in texts]]
         assert source.asked == ["connect", "changed", "close"]
+
+
+async def test_nothing_of_it_begins_after_an_abort_that_comes_as_it_is_asked_to_connect() -> None:
+    """The abort comes when the consumer has come back, and before the source's task hears anything: it is not closed either,
+    wherever a task begins at once (asyncio from Python 3.12 on)."""
+    signal, source, host, events = AbortSignal(), Source(), make_host(), []
+    config = Config(model=ScriptedModel(["never"]), tool_source=source, abort=signal)
+    async for event in agent_loop(["go"], Context(), config):
+        events.append(event)
+        if isinstance(event, McpConnectBegin):
+            host.soon(lambda: host.soon(signal.abort))
+    check(events)
+    assert connection(events)[1:] in ([McpConnectEnd("aborted")], [CONNECTED])
+    assert ended(events) == ("aborted", "user_abort")
+    assert source.asked == (["connect", "close"] if connection(events)[1] == CONNECTED else [])
 
 
 async def test_nothing_of_it_begins_after_an_abort() -> None:
