@@ -438,3 +438,18 @@ async def test_one_that_ignored_its_cancellation_is_closed_when_the_consumer_has
     release.set()
     await wait_all_blocked()
     assert (before, source.asked) == (["connect"], ["connect", "close"])
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # where a task knows that it was cancelled
+async def test_a_source_that_is_not_busy_is_closed_without_a_cancellation() -> None:
+    """What it does to disconnect need not be done in a task that was cancelled."""
+    cancelled: list[int] = []
+
+    class Tidy(Source):
+        async def close(self) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            cancelled.append(task.cancelling())
+
+    await played(Tidy((CONNECTED, [named("a")])), [[call("a")], "done"])
+    assert cancelled == [0]
