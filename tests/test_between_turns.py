@@ -327,3 +327,23 @@ async def test_an_abort_after_a_turn_has_no_exception_of_an_earlier_failure() ->
             signal.abort("enough")
     check(events)
     assert (failed(events), end_of(events).exception) == (("aborted", "backoff_interrupted", "enough"), None)
+
+
+async def test_a_hook_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """By kind and name, with its traceback; the event says it without one."""
+    for kind in ("user_prompt", "stop"):
+        caplog.clear()
+        error = RuntimeError("broken")
+
+        def hook(value: Any, error: Exception = error) -> None:
+            raise error
+
+        hooks: Any = [Hooks("mine", **{kind: hook})]
+        events = await played(ScriptedModel(["done"]), hooks=hooks)
+        told = [event for event in events if isinstance(event, Hook)]
+        assert told == [Hook(kind, "mine", None, "hook failed: broken", {})]  # type: ignore[arg-type]
+        (record,) = caplog.records
+        assert record.exc_info is not None
+        assert (record.levelname, record.getMessage(), record.exc_info[1]) == (
+            "ERROR", f"the {kind} hook mine failed", error,
+        )  # fmt: skip
