@@ -341,7 +341,7 @@ async def test_a_hook_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> 
         hooks: Any = [Hooks("mine", **{kind: hook})]
         events = await played(ScriptedModel(["done"]), hooks=hooks)
         told = [event for event in events if isinstance(event, Hook)]
-        assert told == [Hook(kind, "mine", None, "hook failed: broken", {})]  # type: ignore[arg-type]
+        assert told == [Hook(kind, "mine", None, "hook failed: broken", {})]
         (record,) = caplog.records
         assert record.exc_info is not None
         assert (record.levelname, record.getMessage(), record.exc_info[1]) == (
