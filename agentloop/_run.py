@@ -348,7 +348,7 @@ class Core:
             await self._within_grace((job,))
         if not job.done:
             await self.cancel_jobs((job,))
-        if job.done and job.error is None and (keep or not self.look()):
+        if job.error is None and (keep or not self.look()):
             return job.value
         if self.look():
             raise Stopped
@@ -435,7 +435,6 @@ class Core:
 
     async def _join(self) -> None:
         """End every job that is left, and wait for their clean-up, bounded in real time."""
-        self.service = None
         for job in list(self.jobs):
             self.host.cancel(job)
         over = [False]
@@ -464,13 +463,12 @@ class Core:
         waiters, self._end_waiters = self._end_waiters, []
         if self.taker is not None:
             waiters.append(self.taker)
-            self.taker = None
         for waiter in waiters:
             waiter.set()
 
     def close(self) -> None:
         """The consumer has left: drop what waits and end the driver. Does not wait."""
-        if self.closing or self.ended:
+        if self.ended:
             return
         self.closing = True
         self.buffer.clear()

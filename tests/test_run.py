@@ -22,10 +22,12 @@ from agentloop import (
     MessageEnd,
     MessageUpdate,
     RequestBegin,
+    Retry,
     ToolContext,
     ToolExecutionEnd,
     ToolExecutionStart,
     ToolExecutionUpdate,
+    TurnEnd,
     agent_loop,
     agent_loop_continue,
     assistant,
@@ -329,12 +331,12 @@ async def test_the_run_counts_its_events() -> None:
 
 
 async def test_a_signal_that_outlives_its_runs_holds_none_of_them() -> None:
-    """Neither one that ended nor one that was left."""
+    """Neither one that ended nor one that was left; nor does any alarm of the event loop."""
     signal = AbortSignal()
     for leave in (False, True):
-        model = ScriptedModel([["a", "b"]])
+        model = ScriptedModel([["a", STALL if leave else "b"]])
         kept = weakref.ref(model)
-        run = agent_loop(["go"], Context(), Config(model=model, abort=signal))
+        run = agent_loop(["go"], Context(), Config(model=model, abort=signal, deadline=1000, abort_grace=60))
         async for event in run:
             if leave and isinstance(event, RequestBegin):
                 await run.aclose()
@@ -460,3 +462,83 @@ async def test_open_calls_keep_their_ids() -> None:
     events = await collect(agent_loop_continue(context, Config(model=model)))
     check(events)
     assert [e.tool_call_id for e in events if isinstance(e, ToolExecutionStart)] == ["a", "a#2"]
+
+
+async def test_an_alarm_is_set_for_what_is_waited_for_and_no_longer() -> None:
+    """The idle time-out, the grace of the stream that is cancelled, the wait: each has its own on the caller's clock."""
+
+    class Noting(VirtualClock):
+        asked: list[float]
+
+        async def sleep(self, seconds: float) -> None:
+            self.asked.append(seconds)
+            await super().sleep(seconds)
+
+    clock = Noting()
+    clock.asked = []
+    events = await played(
+        ScriptedModel([STALL, STALL]), clock=clock, retry=Retry(waits=(2,)), idle_timeout=20, abort_grace=0.25
+    )
+    assert failed(events) == ("retryable", "timeout", "the model sent nothing for 20 s")
+    assert clock.asked == [20, 0.25, 2, 20, 0.25]
+
+
+async def test_g18_nothing_more_is_told_after_an_order_to_leave() -> None:
+    """A callback raises it while a tool runs: what the tool still reports as it is cut off is dropped."""
+    cleaned: list[str] = []
+
+    @tool
+    async def slow(ctx: ToolContext) -> str:
+        """Report at the end."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ctx.progress("cut off")
+            cleaned.append("slow")
+        return ""
+
+    @tool
+    async def quick() -> str:
+        """Return."""
+        await anyio.lowlevel.checkpoint()
+        return "ok"
+
+    def after(invocation: Any, result: Any) -> None:
+        raise KeyboardInterrupt("now")
+
+    model = ScriptedModel([[call("slow"), call("quick")]])
+    seen = []
+    with pytest.raises(KeyboardInterrupt, match="now"):
+        async for event in agent_loop(["go"], Context(tools=[slow, quick]), Config(model=model, after_tool_call=after)):
+            seen.append(event)
+    assert cleaned == ["slow"]
+    assert not [event for event in seen if isinstance(event, ToolExecutionUpdate)]
+
+
+async def test_g18_an_order_to_leave_of_a_call_that_was_given_up() -> None:
+    """It comes when the run is over, before the consumer took its last events: it gets them, then the order."""
+    release, clock = anyio.Event(), VirtualClock()
+
+    @tool(timeout=1)
+    async def deaf() -> str:
+        """Hear nothing, then leave."""
+        with anyio.CancelScope(shield=True):
+            while not release.is_set():
+                try:
+                    await release.wait()
+                except asyncio.CancelledError:
+                    pass
+        raise KeyboardInterrupt("late")
+
+    model = ScriptedModel([[call("deaf")], "done"])
+    config = Config(model=model, clock=clock, abort_grace=0.25)
+    seen = []
+    with pytest.raises(KeyboardInterrupt, match="late"):
+        async for event in agent_loop(["go"], Context(tools=[deaf]), config):
+            seen.append(event)
+            if isinstance(event, TurnEnd) and event.message is not None and event.message.text == "done":
+                await wait_all_blocked()  # no poll waits for the consumer: the run ends
+                release.set()
+                await wait_all_blocked()
+    check(seen)
+    assert failed(seen) == ("completed", None, None)

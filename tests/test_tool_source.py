@@ -365,11 +365,12 @@ async def deaf_until(release: anyio.Event) -> None:
                 pass
 
 
-@pytest.mark.parametrize("asks", [None, 30.0])
+@pytest.mark.parametrize(("asks", "grace", "bound"), [(None, 0.25, 0.75), (30.0, 0.25, 30.75), (None, 0, 0.1)])
 async def test_a_source_is_given_the_time_to_close_that_it_asks_for(
-    asks: float | None, caplog: pytest.LogCaptureFixture
+    asks: float | None, grace: float, bound: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`closing_bound` seconds beyond those of every run (two graces, and one behind its cancellation); then it is given up."""
+    """`closing_bound` seconds beyond those of every run (two graces, a tenth of a second at least, and one behind its
+    cancellation); then it is given up."""
     clock, release = VirtualClock(), anyio.Event()
 
     class Deaf(Source):
@@ -379,12 +380,12 @@ async def test_a_source_is_given_the_time_to_close_that_it_asks_for(
     source = Deaf()
     if asks is not None:
         source.closing_bound = asks  # type: ignore[attr-defined]
-    config = Config(model=ScriptedModel(["done"]), tool_source=source, clock=clock, abort_grace=0.25)
+    config = Config(model=ScriptedModel(["done"]), tool_source=source, clock=clock, abort_grace=grace)
     check(await collect(agent_loop(["go"], Context(), config)))
     took = clock.now()
     release.set()
     await wait_all_blocked()
-    assert took == 0.75 + (asks or 0)
+    assert took == bound
     assert [record.getMessage() for record in caplog.records] == [
         "the tool source did not stop within its bound and is left to itself"
     ]
