@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agentloop.events import AgentStart, CompactionEnd, Event, MessageEnd, ToolExecutionEnd
+from agentloop.events import AgentStart, CompactionEnd, Event, MessageEnd, MessageUpdate, ToolExecutionEnd
 from agentloop.messages import AgentMessage, AssistantMessage, Text, ToolCall, ToolResultMessage, Usage, UserMessage
 from agentloop.reducer import State
 
@@ -84,6 +84,9 @@ class AgentState:
     def apply(self, event: Event) -> None:
         """Fold one event. An `AgentStart` begins the next run."""
         kind = type(event)
+        if kind is MessageUpdate:  # nearly all events of a run
+            self._run.apply(event)
+            return
         if kind is AgentStart and (self._run.started or self._cut_short):
             self._begin()
         elif isinstance(event, MessageEnd):

@@ -47,7 +47,7 @@ async def ask(core: Core, attempt: int, emit: Callable[[Event], None] | None = N
     core.emit(RequestBegin(attempt))
     reading = _Reading(core, emit or core.emit_update)
     try:
-        request = await _prepare(core)
+        reading.request = await _prepare(core)
     except Stopped:
         failure: _Failure | None = _stopped(core)
     except CallbackFailed as error:
@@ -55,7 +55,7 @@ async def ask(core: Core, attempt: int, emit: Callable[[Event], None] | None = N
     except ModelError as error:
         failure = classify(error)
     else:
-        failure = await reading.read(request)
+        failure = await reading.read()
     _end(core, attempt, reading.assembler, failure)
 
 
@@ -131,7 +131,10 @@ def _listed(core: Core, value: Any, name: str) -> list[Any]:
 class _Reading:
     """The reading of one stream."""
 
-    __slots__ = ("assembler", "core", "heard", "over", "paused", "stamp")
+    __slots__ = ("assembler", "core", "heard", "job", "over", "paused", "request", "stamp")
+
+    request: ModelRequest
+    job: Job
 
     def __init__(self, core: Core, emit: Callable[[Event], None]) -> None:
         self.core = core
@@ -143,24 +146,28 @@ class _Reading:
         self.heard = False  # something came since silence was last looked for
         self.stamp = 0.0  # when the provider was last heard of, as far as it matters
 
-    async def read(self, request: ModelRequest) -> _Failure | None:
+    async def read(self) -> _Failure | None:
         """Read the stream to its end; None if the reply is whole."""
         core = self.core
-        if request.model is not core.config.model:
-            self.assembler.name(_name(request.model, "provider"), _name(request.model, "model"))
+        model = self.request.model
+        if model is not core.config.model:
+            self.assembler.name(_name(model, "provider"), _name(model, "model"))
         idle = core.config.idle_timeout
         self.stamp = core.clock.now()
         if idle is not None:
             core.timers.set(self, self.stamp + idle)
-        job = core.spawn(lambda: self._stream(request), tag="a model's stream")
+        self.job = job = core.spawn(self._stream, tag="a model's stream")
         try:
-            await core.until(lambda: job.done or core.look() or (idle is not None and self._silent(idle)))
+            await core.until(self._settled)
             silent = not job.done and not core.look()
         finally:
             self.over = True
             core.timers.clear(self)
         await core.cancel_jobs((job,))
         return self._verdict(job, silent)
+
+    def _settled(self) -> bool:
+        return self.job.done or self.core.look() or self._silent()
 
     def _verdict(self, job: Job, silent: bool) -> _Failure | None:
         error = job.error
@@ -177,10 +184,10 @@ class _Reading:
             return classify(ModelError("truncated", "the model's stream ended without saying why (no Finish)"))
         return classify(error)
 
-    def _silent(self, idle: float) -> bool:
-        """Whether nothing came for `idle` seconds while the provider was waited for."""
-        core = self.core
-        if not core.timers.expired(self):
+    def _silent(self) -> bool:
+        """Whether nothing came for as long as `idle_timeout` while the provider was waited for."""
+        core, idle = self.core, self.core.config.idle_timeout
+        if idle is None or not core.timers.expired(self):
             return False
         now = core.clock.now()
         if self.paused or self.heard:
@@ -191,12 +198,12 @@ class _Reading:
         core.timers.set(self, self.stamp + idle)
         return False
 
-    async def _stream(self, request: ModelRequest) -> None:
+    async def _stream(self) -> None:
         """The job: everything of the provider's stream happens here."""
         core, feed = self.core, self.assembler.feed
         now, ahead, count = core.clock.now, core.config.run_ahead, 0
         abort = core.config.abort or core.signal
-        stream: Any = await _open(request)
+        stream: Any = await _open(self.request)
         try:
             async for chunk in stream:
                 if self.over or abort.aborted:  # the driver may not have had its turn yet

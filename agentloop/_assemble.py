@@ -121,8 +121,8 @@ class Assembler:
         self._fidelity: Any = None
         self._index = 0
         self._open: _Block | None = None
-        self._waiting: deque[_Block] = deque()
-        self._ended_calls: set[int | None] = set()
+        self._waiting: deque[_Block] | tuple[()] = ()  # an empty deque takes 760 bytes
+        self._ended_calls: dict[int | None, None] = {}
 
     def name(self, provider: str | None, model: str | None) -> None:
         """Say who answers; before the first chunk."""
@@ -253,6 +253,7 @@ class Assembler:
         if self._open is not None and self._open.key is None:
             self._end_open()
         if self._open is not None:
+            self._waiting = self._waiting or deque()
             self._waiting.append(block)
             return block
         self._open = block
@@ -322,7 +323,7 @@ class Assembler:
         fidelity = block.fidelity or None
         if block.kind is ToolCall:
             made: Any = ToolCall(block.call_id, block.name or "", partial.text, fidelity)
-            self._ended_calls.add(block.key)
+            self._ended_calls[block.key] = None
         else:
             made = block.kind(partial.text, fidelity)
         self._emit(partial.update(END_OF[block.kind](block.number, made, stop_reason)))
@@ -376,7 +377,7 @@ class Assembler:
                 self._show(held)
             if held.number >= 0 or held.whole is not None:
                 self._end(held, "completed" if held.complete else stop_reason)
-        self._waiting.clear()
+        self._waiting = ()
 
 
 _HANDLERS: dict[type, Callable[[Assembler, Any], None]] = {

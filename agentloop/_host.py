@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -29,7 +30,7 @@ class Job:
     """One awaitable of the caller's in a task of its own."""
 
     __slots__ = (
-        "_done_callback", "_handle", "_stopped", "cancel_requested", "done", "error", "make", "tag", "value",
+        "_done_callback", "_handle", "_stopped", "cancel_requested", "done", "error", "make", "tag", "then", "value",
     )  # fmt: skip
 
     def __init__(
@@ -38,10 +39,13 @@ class Job:
         done: Callable[[Job], None],
         tag: Any = None,
         stopped: Callable[[], bool] | None = None,
+        then: Callable[[Job], None] | None = None,
     ) -> None:
         self.make = make
         self._stopped = stopped
         self._done_callback = done
+        self.then = then
+        """What the one who asked for the job does when it is over."""
         self.tag = tag
         self._handle: Any = None
         self.cancel_requested = False
@@ -91,7 +95,7 @@ class Host(Protocol):
         """Cancel a job, at most once."""
         ...
 
-    def start(self, main: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
+    def start(self, main: Coroutine[Any, Any, None], ended: Callable[[], None]) -> None:
         """Start the run's driver; `ended` is called when it is over, however it ended."""
         ...
 
@@ -144,7 +148,7 @@ class AsyncioHost:
             return
         job._handle = task
         _tasks.add(task)
-        task.add_done_callback(_asyncio_done(job))
+        task.add_done_callback(functools.partial(_asyncio_done, job))
 
     def cancel(self, job: Job) -> None:
         if job.cancel_requested or job.done:
@@ -154,15 +158,10 @@ class AsyncioHost:
         if task is not None and not task.cancelling():
             task.cancel()
 
-    def start(self, main: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
-        task = asyncio.Task(main(), loop=self.loop, context=self._context.copy())
+    def start(self, main: Coroutine[Any, Any, None], ended: Callable[[], None]) -> None:
+        task = asyncio.Task(main, loop=self.loop, context=self._context.copy())
         _tasks.add(task)
-
-        def done(task: asyncio.Task[None]) -> None:
-            _tasks.discard(task)
-            ended()
-
-        task.add_done_callback(done)
+        task.add_done_callback(functools.partial(_asyncio_ended, ended))
 
     def soon(self, callback: Callable[[], None]) -> None:
         try:
@@ -197,14 +196,16 @@ async def _asyncio_job(job: Job) -> None:
         job.error = error
 
 
-def _asyncio_done(job: Job) -> Callable[[asyncio.Task[None]], None]:
-    def done(task: asyncio.Task[None]) -> None:
-        _tasks.discard(task)
-        if task.cancelled() and job.error is None:  # cancelled before its first step: the body never ran
-            job.error = asyncio.CancelledError()
-        job.finish()
+def _asyncio_ended(ended: Callable[[], None], task: asyncio.Task[None]) -> None:
+    _tasks.discard(task)
+    ended()
 
-    return done
+
+def _asyncio_done(job: Job, task: asyncio.Task[None]) -> None:
+    _tasks.discard(task)
+    if task.cancelled() and job.error is None:  # cancelled before its first step: the body never ran
+        job.error = asyncio.CancelledError()
+    job.finish()
 
 
 class _TrioWaiter:
@@ -273,10 +274,10 @@ class TrioHost:
             job.cancel_requested = True
             job._handle.cancel()
 
-    def start(self, main: Callable[[], Coroutine[Any, Any, None]], ended: Callable[[], None]) -> None:
+    def start(self, main: Coroutine[Any, Any, None], ended: Callable[[], None]) -> None:
         async def driver() -> None:
             try:
-                await main()
+                await main
             finally:
                 ended()
 

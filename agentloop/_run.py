@@ -315,20 +315,20 @@ class Core:
         An `effect` does not begin after a stop, also one that came between this call and the job's first step.
         """
 
-        def finished(job: Job) -> None:
-            self.jobs.discard(job)
-            order = order_to_leave(job.error)
-            if order is not None:
-                self.error = self.error or order
-                self.close()
-            if done is not None:
-                done(job)
-            self.ring()
-
-        job = Job(make, finished, tag, self.look if effect else None)
+        job = Job(make, self._finished, tag, self.look if effect else None, done)
         self.jobs.add(job)
         self.host.spawn(job)
         return job
+
+    def _finished(self, job: Job) -> None:
+        self.jobs.discard(job)
+        order = None if job.error is None else order_to_leave(job.error)
+        if order is not None:
+            self.error = self.error or order
+            self.close()
+        if job.then is not None:
+            job.then(job)
+        self.ring()
 
     async def call(self, function: Callable[..., Any], *args: Any, keep: bool = False) -> Any:
         """Call one of the caller's callbacks, an awaitable one in a job of its own.
@@ -415,7 +415,7 @@ class Core:
             self.timers.set("deadline", self.deadline)
         if config.abort is not None:
             self._unsubscribe = config.abort.subscribe(self.ring_soon)
-        self.host.start(lambda: self._main(drive), self._on_end)
+        self.host.start(self._main(drive), self._on_end)
 
     async def _main(self, drive: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:

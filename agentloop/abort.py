@@ -15,6 +15,11 @@ __all__ = [
 ]
 
 
+_lock = threading.RLock()
+"""Of all signals: each call of a tool has one, and holds this for a moment. A signal handler may abort while its very thread
+subscribes."""
+
+
 class AbortSignal:
     """A one-way switch with a reason.
 
@@ -22,7 +27,7 @@ class AbortSignal:
     run, or for several that are to stop together; it cannot be reset. Callbacks run in the thread that aborts.
     """
 
-    __slots__ = ("_callbacks", "_lock", "aborted", "reason")
+    __slots__ = ("_callbacks", "aborted", "reason")
 
     def __init__(self) -> None:
         self.aborted = False
@@ -30,14 +35,13 @@ class AbortSignal:
         self.reason: str | None = None
         """The reason that was given with the first abort, or None."""
         self._callbacks: dict[object, Callable[[], None]] = {}
-        self._lock = threading.RLock()  # a signal handler may abort while this very thread subscribes
 
     def __repr__(self) -> str:
         return f"<AbortSignal {'aborted: ' + repr(self.reason) if self.aborted else 'open'}>"
 
     def abort(self, reason: str | None = None) -> None:
         """Fire the signal. Never raises and never waits."""
-        with self._lock:
+        with _lock:
             if self.aborted:
                 return
             self.reason = reason
@@ -53,7 +57,7 @@ class AbortSignal:
         The callback must not raise and must be safe to call from any thread.
         """
         key = object()
-        with self._lock:
+        with _lock:
             if not self.aborted:
                 self._callbacks[key] = callback
                 return lambda: self._unsubscribe(key)
@@ -61,7 +65,7 @@ class AbortSignal:
         return lambda: None
 
     def _unsubscribe(self, key: object) -> None:
-        with self._lock:
+        with _lock:
             self._callbacks.pop(key, None)
 
     async def wait(self) -> None:

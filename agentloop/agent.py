@@ -54,6 +54,11 @@ log = logging.getLogger("agentloop")
 Listener: TypeAlias = Callable[[Event], Awaitable[object] | object]
 """Called with each event; what it returns is awaited if it can be."""
 
+_Answer: TypeAlias = tuple[object, Listener, Awaitable[object]]
+"""A listener's key, itself, and what it wants awaited."""
+
+_Errors: TypeAlias = tuple[type[BaseException], ...]
+
 _OWN: Final = ("get_steering_messages", "get_follow_up_messages", "wait_for_steering", "get_tools")
 """Settings of `Config` that the agent gives itself."""
 
@@ -87,6 +92,7 @@ class Agent:
         self._state = AgentState(input_messages(messages), self._config.session_usage)
         self._queues = MessageQueues(steering_mode, follow_up_mode)
         self._listeners: dict[object, Listener] = {}
+        self._audience: tuple[tuple[object, Listener], ...] = ()  # the same, as it stood when one last came or went
         self._due: Iterable[tuple[object, Listener]] = ()  # who has not been told of the event that is being passed
         self._event: Any = None
         self._readers: tuple[weakref.ref[EventReader], ...] = ()
@@ -293,10 +299,12 @@ class Agent:
         """
         key = object()
         self._listeners[key] = listener
+        self._audience = tuple(self._listeners.items())
         return lambda: self._unsubscribe(key)
 
     def _unsubscribe(self, key: object) -> None:
         self._listeners.pop(key, None)
+        self._audience = tuple(self._listeners.items())
 
     def events(self, *, follow: bool = False) -> EventReader:
         """The events from here on, to be read beside the task that drives the run: of the run that goes on, or of the next
@@ -353,7 +361,8 @@ class Agent:
         try:
             async for event in run:
                 self._take(event)
-                if self._listeners:
+                if self._audience and (answer := self._next_answer()) is not None:
+                    await self._answered(answer)
                     await self._tell()
         except GeneratorExit:  # nobody can await any more: the run is dropped, and closes itself
             raise
@@ -393,25 +402,43 @@ class Agent:
         for reader in self._living_readers() if self._readers else ():
             reader.give(event)
         self._event = event
-        self._due = iter(tuple(self._listeners.items()))
+        self._due = iter(self._audience)
 
     def _living_readers(self) -> list[EventReader]:
         return [reader for ref in self._readers if (reader := ref()) is not None]
 
-    async def _tell(self, survived: tuple[type[BaseException], ...] = (Exception,)) -> None:
+    async def _tell(self, survived: _Errors = (Exception,)) -> None:
         """Tell those that are due. After a cancellation, whoever was not told yet still is when this is called again."""
+        while (answer := self._next_answer(survived)) is not None:
+            await self._answered(answer, survived)
+
+    def _next_answer(self, survived: _Errors = (Exception,)) -> _Answer | None:
+        """Tell those that are due until one's answer is to be awaited. Most answer at once: no coroutine is made for them."""
         for key, listener in self._due:
             if key not in self._listeners:
                 continue
             try:
                 answer = listener(self._event)
                 if answer is not None and inspect.isawaitable(answer):
-                    await answer
+                    return key, listener, answer
             except BaseException as error:
                 if not isinstance(error, survived) and not _is_foreign(error):
                     raise
-                self._unsubscribe(key)
-                log.error("the listener %r failed and is dropped", listener, exc_info=error)
+                self._drop(key, listener, error)
+        return None
+
+    async def _answered(self, answer: _Answer, survived: _Errors = (Exception,)) -> None:
+        key, listener, awaitable = answer
+        try:
+            await awaitable
+        except BaseException as error:
+            if not isinstance(error, survived) and not _is_foreign(error):
+                raise
+            self._drop(key, listener, error)
+
+    def _drop(self, key: object, listener: Listener, error: BaseException) -> None:
+        self._unsubscribe(key)
+        log.error("the listener %r failed and is dropped", listener, exc_info=error)
 
     # ------------------------------------------------------------ what the run asks of us
 

@@ -204,7 +204,7 @@ class LegalHistory:
 
 def _build(messages: list[Any], drop_custom: bool = False) -> LegalBuilder:
     replies = [message for message in messages if isinstance(message, AssistantMessage)]
-    builder = LegalBuilder({call.id for reply in replies for call in calls_of(reply.content)})
+    builder = LegalBuilder({call.id: None for reply in replies for call in calls_of(reply.content)})
     for index, message in enumerate(messages):
         if drop_custom and isinstance(message, CustomMessage):
             _log_custom(message)

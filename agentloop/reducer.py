@@ -44,6 +44,7 @@ class State:
     __slots__ = (
         "_deltas",
         "_message_usage",
+        "_open",
         "asks_for_more",
         "attempt",
         "compacted",
@@ -128,7 +129,8 @@ class State:
         """`total` of the last completed request of this context."""
         self.context_turns = 0
         """Committed requests of this context, those inside a compaction left out."""
-        self._deltas: Partial | None = None
+        self._open: MessageStart | MessageUpdate | None = None
+        self._deltas: Partial | None = None  # of a reply whose updates were built without their messages
         self._message_usage: Usage | None = None
         self._count_context()
 
@@ -150,7 +152,7 @@ class State:
     @property
     def stream_message(self) -> AssistantMessage | None:
         """The open reply as it stands, None when none is open."""
-        return None if self._deltas is None else self._deltas.message()
+        return None if self._open is None else self._open.message  # type: ignore[return-value]  # of a reply
 
     @property
     def pending_tool_calls(self) -> tuple[str, ...]:
@@ -224,18 +226,21 @@ class State:
         self.failure = self.request if failed else None
 
     def _message_start(self, event: MessageStart) -> None:
-        message = event.message
-        if type(message) is AssistantMessage:
-            self._deltas = Partial(message)
+        if type(event.message) is AssistantMessage:
+            self._open, self._deltas = event, None
 
     def _message_update(self, event: MessageUpdate) -> None:
-        if self._deltas is not None:
-            self._deltas.update(event.delta)
+        if self._open is None:
+            return
+        if event._message is None:
+            self._deltas = self._deltas or Partial(self._open.message)  # type: ignore[arg-type]  # of a reply
+            event = self._deltas.update(event.delta)
+        self._open = event
 
     def _message_end(self, event: MessageEnd) -> None:
         message = event.message
         if type(message) is AssistantMessage:
-            self._deltas = None
+            self._open = self._deltas = None
             self.reply = message
             return
         if type(message) is ToolResultMessage:
