@@ -41,6 +41,7 @@ from agentloop import (
     ToolExecutionUpdate,
     ToolResult,
     ToolResultMessage,
+    TurnEnd,
     agent_loop,
     tool,
 )
@@ -381,8 +382,8 @@ async def test_a_retry_asks_again_and_runs_again() -> None:
 
 @pytest.mark.parametrize("finish", ["length", "refusal", "content_filter"])
 async def test_calls_of_a_reply_that_is_cut_off_are_answered_as_ever(finish: str) -> None:
-    """What began is stopped and its result dropped: the call's end says that it was not run."""
-    ended: list[str] = []
+    """What began is stopped, before its turn ends, and its result dropped: the call's end says that it was not run."""
+    ended: list[int] = []
     stage = Stage(call("look"), end=finish)
 
     @tool(replay="safe")
@@ -392,11 +393,11 @@ async def test_calls_of_a_reply_that_is_cut_off_are_answered_as_ever(finish: str
         try:
             await anyio.sleep_forever()
         finally:
-            ended.append("look")
+            ended.append(len(stage.of(TurnEnd)))
         return "never"
 
     await stage.play(look, max_cut_replies=1)
-    assert (stage.early, stage.noted, ended) == (["look"], ["look"], ["look"])
+    assert (stage.early, stage.noted, ended) == (["look"], ["look"], [0])
     (end,) = stage.of(ToolExecutionEnd)
     assert end.error_code == "cut_off"
     assert said(end).startswith("Not run: ")
