@@ -63,8 +63,18 @@ def failed(events: list[Event]) -> tuple[str, str | None, str | None]:
 # ---------------------------------------------------------------- nonsense, in words
 
 
+class Incomparable:
+    """What cannot even be compared."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError
+
+
 @pytest.mark.parametrize(
-    ("verdict", "got"), [("stop", "'stop'"), (5, "int"), (True, "bool"), (["end"], "list"), ("", "''")]
+    ("verdict", "got"),
+    [("stop", "'stop'"), (5, "int"), (True, "bool"), (["end"], "list"), ("", "''"), (Incomparable(), "Incomparable")],
 )
 async def test_a_verdict_that_is_none(verdict: Any, got: str) -> None:
     """`finish_turn` may say None, `end` or `ask`; anything else ends the run with a `TypeError` that says what came."""
@@ -73,6 +83,21 @@ async def test_a_verdict_that_is_none(verdict: Any, got: str) -> None:
     assert failed(events) == ("fatal", "callback_failed", words)
     assert isinstance(end_of(events).exception, TypeError)
     assert kinds(events)[-2:] == ["TurnEnd", "AgentEnd"]
+
+
+async def test_finish_turn_ends_the_run_or_asks_once_more() -> None:
+    """It sees each turn's end; `end` completes the run although calls were answered, `ask` goes on although nothing is open."""
+    seen: list[TurnEnd] = []
+    verdicts = iter(["ask", None, "end"])
+
+    def finish(turn: TurnEnd) -> str | None:
+        seen.append(turn)
+        return next(verdicts)
+
+    model = ScriptedModel(["one", [call("x")], [call("x")], "never"])
+    events = await played(model, finish_turn=finish)
+    assert (failed(events), model.asked) == (("completed", None, None), 3)
+    assert seen == [event for event in events if isinstance(event, TurnEnd)]
 
 
 @pytest.mark.parametrize("queue", ["steering", "follow_up"])
