@@ -240,7 +240,7 @@ class Driver:
         if not isinstance(message, UserMessage) or message.sender is not None:
             return
         for hooks in core.config.hooks:
-            if hooks.user_prompt is None or core.look():
+            if hooks.user_prompt is None:
                 continue
             try:
                 answer = hook_answer(await core.call(hooks.user_prompt, message))
@@ -318,7 +318,7 @@ class Driver:
         else:
             text = await self._given(str, compaction.accept, reply)
             self.problem = "the reply held no summary"
-            if text is None and core.outcomes.stop is None and hasattr(compaction, "problem"):
+            if text is None and hasattr(compaction, "problem"):
                 self.problem = await self._given(str, compaction.problem, reply)
         if text and text.strip():
             self.summary = await self._given(UserMessage, compaction.summary, text)

@@ -46,7 +46,6 @@ class CallbackFailed(Exception):
     """A callback of the caller's raised; `error` is what it raised."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
         self.error = error
 
     @property

@@ -252,6 +252,7 @@ async def test_hooks_of_other_kinds_are_passed_over() -> None:
     assert asked[:5] == ["prompted"] * 3 + ["stopped"] * 2
     inputs = [m.text for m in end_of(events).messages if isinstance(m, UserMessage)]
     assert inputs == ["go", "added", "added", "Continue."]
+    assert [(e.name, e.decision, e.reason) for e in events if isinstance(e, Hook)] == [("d", "continue", None)]
 
 
 # ---------------------------------------------------------------- waits

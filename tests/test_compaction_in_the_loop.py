@@ -221,6 +221,31 @@ async def test_nothing_is_read_after_an_abort_that_the_stream_itself_saw() -> No
 # ---------------------------------------------------------------- what the callbacks are told, and what they may say
 
 
+class Incomparable:
+    """What cannot even be compared."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError
+
+
+@pytest.mark.parametrize("reason", ["context", "turns", "manual"])
+async def test_the_reason_is_told(reason: Any) -> None:
+    """What `due` gave stands in both events; a run of its own is `manual`."""
+
+    class Due(Summarise):
+        def due(self, state: CompactionState) -> Any:
+            return reason
+
+    events, _ = await played(ScriptedModel([["answer", BIG], "short"]), Due())
+    told = [event.reason for event in events if isinstance(event, CompactionBegin | CompactionEnd)]
+    assert told == [reason, reason]
+    alone = compact(Context(messages=[user("a")]), Config(model=ScriptedModel(["short"]), compaction=Due()))
+    told = [event.reason for event in await collect(alone) if isinstance(event, CompactionBegin | CompactionEnd)]
+    assert told == ["manual", "manual"]
+
+
 async def test_due_sees_the_context_as_it_stands() -> None:
     """Tokens, committed requests and the messages since the last compaction; whether the run would end."""
     seen = []
@@ -298,6 +323,11 @@ async def test_a_compaction_may_say_itself_what_was_wrong() -> None:
     [
         ("due", "now", "the compaction's due: expected None, 'context', 'turns' or 'manual', got 'now'"),
         ("due", True, "the compaction's due: expected None, 'context', 'turns' or 'manual', got bool"),
+        (
+            "due",
+            Incomparable(),
+            "the compaction's due: expected None, 'context', 'turns' or 'manual', got Incomparable",
+        ),
         ("prompt", 5, "the compaction's prompt: 'int' object is not iterable"),
         ("prompt", [user("lost"), 5], "the compaction's prompt: messages[1]: expected an input or text, got int"),
         ("accept", 5, "<lambda>: expected a str, got int"),
