@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import attrs
 import pytest
 
 from agentloop import (
@@ -23,6 +24,7 @@ from agentloop import (
     MessageUpdate,
     RequestBegin,
     Retry,
+    TextDelta,
     ToolContext,
     ToolExecutionEnd,
     ToolExecutionStart,
@@ -35,6 +37,8 @@ from agentloop import (
     user,
 )
 from agentloop._run import order_to_leave
+from agentloop.errors import GrammarError
+from agentloop.events import ThinkingDelta
 from agentloop.grammar import check
 from agentloop.messages import ToolCall, ToolResultMessage
 from agentloop.model import Finish, ModelRequest
@@ -328,6 +332,21 @@ async def test_the_run_counts_its_events() -> None:
     run: Any = agent_loop(["go"], Context(), Config(model=ScriptedModel([["a", "b", "c", call("x")], "done"])))
     events = await collect(run)
     assert run._core.checker.position == len(events) - 1
+
+
+async def test_pieces_of_a_block_pass_the_choke_point_as_well() -> None:
+    """A piece of another block, or of another kind, is refused there by the grammar; one of the open block is handed over."""
+    run: Any = agent_loop(["go"], Context(), Config(model=ScriptedModel([["a", STALL]])))
+    async for event in run:
+        if isinstance(event, MessageUpdate) and isinstance(event.delta, TextDelta):
+            break
+    for stray in (TextDelta(1, "b"), ThinkingDelta(0, "b")):
+        with pytest.raises(GrammarError):
+            run._core.emit_delta(attrs.evolve(event, delta=stray))
+    piece = attrs.evolve(event, delta=TextDelta(0, "b"))
+    run._core.emit_delta(piece)
+    assert await anext(run) == piece
+    await run.aclose()
 
 
 async def test_a_signal_that_outlives_its_runs_holds_none_of_them() -> None:
