@@ -224,10 +224,8 @@ class Core:
     def ring(self) -> None:
         """Make the driver look again."""
         self._rung = True
-        bell = self._bell
-        if bell is not None:
-            self._bell = None
-            bell.set()
+        if self._bell is not None:
+            self._bell.set()
 
     def ring_soon(self) -> None:
         """`ring` from any thread or signal handler."""

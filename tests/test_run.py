@@ -444,6 +444,34 @@ async def test_g12_a_callback_begins_when_the_consumer_came_back() -> None:
     assert began == ["MessageEnd", "TurnEnd", "TurnEnd", "TurnEnd"]
 
 
+async def test_g12_nothing_that_happens_meanwhile_lets_a_callback_begin() -> None:
+    """The consumer has taken everything and is busy; an alarm goes off: the poll still waits for it to come back."""
+
+    class Early(VirtualClock):
+        alarm: anyio.Event | None = None
+
+        async def sleep(self, seconds: float) -> None:
+            self.alarm = anyio.Event()
+            await self.alarm.wait()
+
+    clock, busy, began = Early(), [False], list[bool]()
+    config = Config(
+        model=ScriptedModel([[call("x")], "done"]),
+        clock=clock,
+        idle_timeout=None,
+        deadline=1000,
+        get_steering_messages=lambda: began.append(busy[0]),
+    )
+    async for event in agent_loop(["go"], Context(), config):
+        busy[0] = True
+        if isinstance(event, TurnEnd):
+            assert clock.alarm is not None
+            clock.alarm.set()
+        await wait_all_blocked()
+        busy[0] = False
+    assert began == [False] * 4
+
+
 async def test_a_tool_that_reports_while_the_consumer_is_away_wakes_nobody_twice() -> None:
     """Progress, results and the stream's pieces wake a step that waits, and the events come in one order."""
     gate = anyio.Event()
