@@ -20,6 +20,7 @@ from agentloop import (
     Config,
     Context,
     Event,
+    Hooks,
     MessageEnd,
     MessageUpdate,
     RequestBegin,
@@ -30,9 +31,11 @@ from agentloop import (
     ToolExecutionStart,
     ToolExecutionUpdate,
     TurnEnd,
+    UserMessage,
     agent_loop,
     agent_loop_continue,
     assistant,
+    running,
     tool,
     user,
 )
@@ -589,3 +592,61 @@ async def test_g18_an_order_to_leave_of_a_call_that_was_given_up() -> None:
                 await wait_all_blocked()
     check(seen)
     assert failed(seen) == ("completed", None, None)
+
+
+async def test_g12_a_hook_waits_for_a_consumer_whose_step_was_cut_short() -> None:
+    """Inside `running` the step ends while a hook is awaited: the next hook is asked when the consumer comes back."""
+    gate, asked = anyio.Event(), list[str]()
+
+    async def first(message: UserMessage) -> None:
+        asked.append("first")
+        await gate.wait()
+
+    def second(message: UserMessage) -> None:
+        asked.append("second")
+
+    hooks = [Hooks("a", user_prompt=first), Hooks("b", user_prompt=second)]
+    config = Config(model=ScriptedModel(["done"]), hooks=hooks)
+    async with running(agent_loop(["go"], Context(), config)) as run:
+        async with anyio.create_task_group() as group:
+            group.start_soon(collect, run)
+            await wait_all_blocked()
+            group.cancel_scope.cancel()
+        gate.set()
+        await wait_all_blocked()
+        assert asked == ["first"]
+        events = await collect(run)
+    assert asked == ["first", "second"]
+    assert failed(events) == ("completed", None, None)
+
+
+async def test_g24_no_hook_is_asked_of_a_run_that_was_left() -> None:
+    """The consumer leaves while a hook is asked: the next one is not."""
+    runs, asked = list[Any](), list[str]()
+
+    def hook(message: UserMessage) -> None:
+        asked.append(message.text)
+        runs[0]._core.close()  # what `aclose` does first
+
+    config = Config(model=ScriptedModel(["never"]), hooks=[Hooks("a", user_prompt=hook), Hooks("b", user_prompt=hook)])
+    runs.append(agent_loop(["go"], Context(), config))
+    with anyio.fail_after(10):
+        await collect(runs[0])
+    assert asked == ["go"]
+
+
+async def test_the_requests_signal_fires_although_the_consumer_is_busy() -> None:
+    """An abort is noticed while a callback waits for the consumer to come back."""
+    signal, seen = AbortSignal(), list[AbortSignal]()
+
+    async def model(request: ModelRequest) -> Any:
+        seen.append(request.abort)
+        yield "done"
+        yield Finish("stop")
+
+    config = Config(model=model, abort=signal, get_steering_messages=lambda: [])
+    async for event in agent_loop(["go"], Context(), config):
+        if isinstance(event, TurnEnd):
+            signal.abort("enough")
+            await wait_all_blocked()
+            assert seen[0].reason == "enough"
