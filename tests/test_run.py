@@ -644,7 +644,7 @@ async def test_the_requests_signal_fires_although_the_consumer_is_busy() -> None
         yield "done"
         yield Finish("stop")
 
-    config = Config(model=model, abort=signal, get_steering_messages=lambda: [])
+    config = Config(model=model, abort=signal, get_steering_messages=list)
     async for event in agent_loop(["go"], Context(), config):
         if isinstance(event, TurnEnd):
             signal.abort("enough")
