@@ -95,7 +95,7 @@ def parse() -> argparse.Namespace:
         "--against",
         type=Path,
         metavar="FILE",
-        help=f"exit 1 if a ratio is more than {baseline.TOLERANCE:.0%} above the one recorded there, measured twice",
+        help=f"exit 1 if a ratio is more than {baseline.TOLERANCE:.0%}% above the one recorded there, measured twice",
     )
     parser.add_argument("--record", type=Path, metavar="FILE", help="write the ratios there, for --against")
     given = parser.parse_args()

@@ -66,6 +66,17 @@ def test_ratios_and_growths_are_medians_of_what_each_process_saw(report: ModuleT
     assert (large.value, large.ratio, large.growth, large.over) == (12, 9.6, 1.2, "ratio, growth")
 
 
+def test_growth_that_the_floor_has_too_is_not_held_against_the_loop(report: ModuleType) -> None:
+    """It is printed as it was; only what goes beyond `floor2`'s own growth is over."""
+
+    def grown(floor2: float) -> dict[str, Any]:
+        small = {"floor": 1.0, "floor2": 1.0, "agentloop": 4.0}
+        return {"us": {"10": small, "100": {**small, "floor2": floor2, "agentloop": 6.0}}}
+
+    assert [(row.growth, row.over) for row in report.timing_rows("W2", [grown(1.4)])][1] == (1.5, "")
+    assert [(row.growth, row.over) for row in report.timing_rows("W2", [grown(0.5)])][1] == (1.5, "ratio, growth")
+
+
 def test_limits_of_imports_and_memory(report: ModuleType) -> None:
     """Over the limit is said with what it is that is over."""
     imports = {"ms": {"floor": 80, "agentloop": 181}, "cpu_ms": {"floor": 80, "agentloop": 170}}

@@ -126,6 +126,17 @@ class Options:
     _hidden: int = 3
 
 
+_whole: Any = lambda given: int(given)  # noqa: E731 (it says what it gives, and not what it takes)
+_whole.__annotations__ = {"return": int}
+
+
+@frozen
+class Taken:
+    x: int
+    tags: tuple[str, ...] = field(converter=as_tuple, kw_only=True)
+    plain: int = field(default=0, converter=_whole)
+
+
 @frozen
 class Longer(Other):
     z: int = 4
@@ -143,6 +154,27 @@ def test_fields_by_keyword_only() -> None:
     with pytest.raises(TypeError, match="positional"):
         Options(2)  # type: ignore[misc, call-arg]
     assert str(inspect.signature(Options)) == "(*, size: 'int', name: 'str' = 'a', hidden: 'int' = 3) -> None"
+
+
+def test_one_field_by_keyword_among_others_by_place() -> None:
+    """It may follow fields with and without defaults; a parameter is annotated with what its converter takes, if it says."""
+    made = Taken(1, "3", tags="ab")  # type: ignore[arg-type]
+    assert (made.x, made.tags, made.plain) == (1, ("a", "b"), 3)
+    assert Taken.__match_args__ == ("x", "plain")
+    assert str(inspect.signature(Taken)) == "(x: 'int', plain: 'int' = 0, *, tags: 'Iterable[Any]') -> None"
+    assert Checked.__match_args__ == ("x",)
+
+
+def test_a_class_keeps_its_name() -> None:
+    """The name with its place, and the module: pickles find the class by them."""
+
+    @frozen
+    class Local:
+        x: int
+
+    assert Local.__qualname__ == "test_a_class_keeps_its_name.<locals>.Local"
+    assert (Local.__name__, Local.__module__, Local.__doc__) == ("Local", __name__, None)
+    assert Local(1).__weakref__ is None  # type: ignore[attr-defined]
 
 
 def test_validators_see_the_value_and_name_its_field() -> None:
@@ -171,7 +203,13 @@ def test_values_match_by_place() -> None:
 @pytest.mark.parametrize("value", [Point(1, 5, ("a",), [3], 9), Options(size=2), Longer(1), OfAttrs(1)])
 def test_values_are_copied_and_pickled(value: Any) -> None:
     """A copy is equal, also in what is not compared; a weak reference lives as long as the value."""
-    for again in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value), attrs.evolve(value)):
+    for again in (
+        pickle.loads(pickle.dumps(value)),
+        copy.copy(value),
+        copy.deepcopy(value),
+        attrs.evolve(value),
+        value.__replace__(),
+    ):
         assert again == value
         assert attrs.asdict(again) == attrs.asdict(value)
         assert again is not value

@@ -17,6 +17,7 @@ from agentloop._values import (
     MAX_JSON_DEPTH,
     ReadOnlyDict,
     ReadOnlyList,
+    as_tuple,
     freeze_json,
     frozen_json,
     frozen_object,
@@ -163,6 +164,11 @@ def test_what_is_frozen_is_not_copied_again() -> None:
     """A read-only value is itself."""
     assert freeze_json(FROZEN) is FROZEN
     assert freeze_json([FROZEN["a"]])[0] is FROZEN["a"]
+
+
+def test_sequences_of_any_kind_become_tuples() -> None:
+    """Also what can be read once only."""
+    assert as_tuple(iter("ab")) == ("a", "b")
 
 
 def test_optional_objects() -> None:

@@ -44,12 +44,14 @@ _, _CALL, _CALL_ID, _CALL_TAIL = _frame(build.partial_tool_call("delta", "CALL",
 class LineEncoder(Encoder):
     """An encoder whose records are lines, each with its newline."""
 
-    __slots__ = ("_frames",)
+    __slots__ = ("_before", "_behind", "_kind")
 
     def __init__(self, clock: Clock = time.time) -> None:
         super().__init__(clock)
-        self._frames: dict[type, tuple[bytes, bytes]] = {}
-        """By class of delta, for this millisecond and this call: what stands before the text and behind it."""
+        self._kind: type | None = None
+        """Of the last fragment: its class; None when another millisecond or call has begun since."""
+        self._before = self._behind = b""
+        """What stood before its text and behind it."""
 
     def lines(self, event: Event) -> list[bytes]:
         """The lines of the event's records, in order."""
@@ -64,31 +66,31 @@ class LineEncoder(Encoder):
         now, delta = self._clock(), event.delta
         if not self._stamp_from <= now < self._stamp_to:
             self._tick(now)
-            self._frames = {}
-        frame = self._frames.get(type(delta)) or self._new_frame(type(delta))
-        if frame is None:
+            self._kind = None
+        if type(delta) is not self._kind and not self._reframe(type(delta)):
             return None
         try:
-            return frame[0] + orjson.dumps(delta.text) + frame[1]  # type: ignore[union-attr]  # a frame is a piece's
+            return self._before + orjson.dumps(delta.text) + self._behind  # type: ignore[union-attr]  # a piece's
         except TypeError:  # a lone surrogate: the long way knows its escape
             return None
 
-    def _new_frame(self, kind: type) -> tuple[bytes, bytes] | None:
+    def _reframe(self, kind: type) -> bool:
+        """Make the frame of such a fragment; False for what is none."""
         head = _HEAD + self._stamp.encode()
         if kind is TextDelta:
-            frame = (head + _TEXT, _TEXT_TAIL)
+            self._before, self._behind = head + _TEXT, _TEXT_TAIL
         elif kind is ThinkingDelta:
-            frame = (head + _THINKING, _THINKING_TAIL)
+            self._before, self._behind = head + _THINKING, _THINKING_TAIL
         elif kind is ToolCallDelta:
-            frame = (head + _CALL, _CALL_ID + dumps_trusted(self._open_id) + _CALL_TAIL)
+            self._before, self._behind = head + _CALL, _CALL_ID + dumps_trusted(self._open_id) + _CALL_TAIL
         else:
-            return None
-        self._frames[kind] = frame
-        return frame
+            return False
+        self._kind = kind
+        return True
 
     def _open_call(self, delta: ToolCallStart) -> None:
         super()._open_call(delta)
-        self._frames.pop(ToolCallDelta, None)
+        self._kind = None
 
 
 def jsonl(events: Iterable[Event], clock: Clock = time.time) -> Iterator[bytes]:
