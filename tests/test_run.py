@@ -235,14 +235,21 @@ async def test_g21_a_callback_that_ignores_its_cancellation_is_given_up(caplog: 
     ]
 
 
-async def test_a_failing_callback_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    """Once, as an error, by name."""
+@pytest.mark.parametrize("how", ["sync", "async"])
+async def test_a_failing_callback_is_logged_with_its_traceback(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, as an error, by name; whether or not it had to be awaited."""
     error = ValueError("broken")
 
-    def poll() -> None:
+    def poll() -> Any:
+        if how == "async":
+            return late()
         raise error
 
-    await played(ScriptedModel(["never"]), get_steering_messages=poll)
+    async def late() -> None:
+        raise error
+
+    events = await played(ScriptedModel(["never"]), get_steering_messages=poll)
+    assert failed(events) == ("fatal", "callback_failed", "poll: broken")
     (record,) = caplog.records
     assert record.exc_info is not None
     assert (record.levelno, record.getMessage(), record.exc_info[1]) == (
