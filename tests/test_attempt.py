@@ -410,10 +410,14 @@ async def test_a_stream_that_falls_silent_while_the_consumer_is_away_is_closed()
     assert told(events) == [("retryable", "timeout", "the model sent nothing for 20 s")]
 
 
-async def test_a_step_that_was_cut_short_is_no_chunk() -> None:
-    """Inside `running` a step times out before anything came: the silence goes on from the request's begin."""
+@pytest.mark.parametrize(
+    ("steps", "ends"), [([STALL], 20), ([sleep(5), UsageChunk(Usage(0, 0, 1)), STALL], 40)], ids=["silent", "a chunk"]
+)
+async def test_a_step_that_was_cut_short_is_no_chunk(steps: list[Any], ends: float) -> None:
+    """Inside `running` a step times out before anything came: the silence goes on from the request's begin. A chunk that comes
+    then is found when silence is next looked for, like any that comes while the consumer is away."""
     clock = VirtualClock(autojump_threshold=None)
-    model = ScriptedModel([STALL], clock=clock)
+    model = ScriptedModel([steps], clock=clock)
     config = Config(model=model, clock=clock, retry=None, idle_timeout=20)
     async with running(agent_loop(["go"], Context(), config)) as run:
         async for event in run:
@@ -428,7 +432,7 @@ async def test_a_step_that_was_cut_short_is_no_chunk() -> None:
             await wait_all_blocked()
             group.cancel_scope.cancel()
         assert (model.open_streams, clock.now()) == (1, 0)
-        await clock.advance(19)
+        await clock.advance(ends - 1)
         assert model.open_streams == 1
         await clock.advance(2)
         await wait_all_blocked()
