@@ -23,7 +23,6 @@ from agentloop import (
     Hooks,
     MessageEnd,
     MessageUpdate,
-    RequestBegin,
     Retry,
     TextDelta,
     ToolContext,
@@ -367,7 +366,7 @@ async def test_a_signal_that_outlives_its_runs_holds_none_of_them() -> None:
         kept = weakref.ref(model)
         run = agent_loop(["go"], Context(), Config(model=model, abort=signal, deadline=1000, abort_grace=60))
         async for event in run:
-            if leave and isinstance(event, RequestBegin):
+            if leave and isinstance(event, MessageUpdate):
                 await run.aclose()
         del run, model, event
         gc.collect()
