@@ -38,6 +38,7 @@ from agentloop import (
     tool,
     user,
 )
+from agentloop._host import make_host
 from agentloop._run import order_to_leave
 from agentloop.errors import GrammarError
 from agentloop.events import ThinkingDelta
@@ -656,3 +657,49 @@ async def test_the_requests_signal_fires_although_the_consumer_is_busy() -> None
             signal.abort("enough")
             await wait_all_blocked()
             assert seen[0].reason == "enough"
+
+
+async def test_g24_a_callback_that_closes_its_run_while_another_tool_works() -> None:
+    """It is asked in the middle of the driver's look at its calls: the driver looks again, and ends the other tool."""
+    runs, ended = list[Any](), list[str]()
+
+    @tool
+    async def slow() -> str:
+        """Work for ever."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("slow")
+        return ""
+
+    @tool
+    async def quick() -> str:
+        """Return."""
+        return "ok"
+
+    def after(invocation: Any, result: Any) -> None:
+        runs[0]._core.close()  # what `aclose` does first
+
+    model = ScriptedModel([[call("slow"), call("quick")]])
+    config = Config(model=model, after_tool_call=after)
+    runs.append(agent_loop(["go"], Context(tools=[slow, quick]), config))
+    with anyio.fail_after(10):
+        await collect(runs[0])
+    assert ended == ["slow"]
+
+
+async def test_g21_a_callback_does_not_begin_after_an_abort_that_came_before_its_first_step() -> None:
+    """The abort comes between the call, which gives a coroutine, and that coroutine's first line."""
+    signal, late = AbortSignal(), list[bool]()
+
+    async def waiting(messages: Any) -> Any:
+        late.append(signal.aborted)
+        return messages
+
+    def transform(messages: Any) -> Any:
+        make_host().soon(signal.abort)
+        return waiting(messages)
+
+    events = await played(ScriptedModel([["a", STALL]]), abort=signal, transform_context=transform)
+    assert failed(events) == ("aborted", "user_abort", None)
+    assert not any(late)
