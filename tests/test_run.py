@@ -703,3 +703,25 @@ async def test_g21_a_callback_does_not_begin_after_an_abort_that_came_before_its
     events = await played(ScriptedModel([["a", STALL]]), abort=signal, transform_context=transform)
     assert failed(events) == ("aborted", "user_abort", None)
     assert not any(late)
+
+
+async def test_g18_events_that_were_not_taken_are_dropped_by_an_order_to_leave() -> None:
+    """The next step raises it, whatever was to be told before."""
+    gate = anyio.Event()
+
+    @tool
+    async def work(ctx: ToolContext) -> str:
+        """Report, then leave."""
+        ctx.progress("one")
+        await gate.wait()
+        ctx.progress("two")
+        raise KeyboardInterrupt("now")
+
+    seen = []
+    with pytest.raises(KeyboardInterrupt, match="now"):
+        async for event in agent_loop(["go"], Context(tools=[work]), Config(model=ScriptedModel([[call("work")]]))):
+            if isinstance(event, ToolExecutionUpdate):
+                seen.append(event)
+                gate.set()
+                await wait_all_blocked()
+    assert len(seen) == 1
