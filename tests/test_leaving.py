@@ -147,3 +147,30 @@ async def test_g18_an_order_to_leave_that_no_step_met_is_raised_by_the_close() -
     await run.aclose()
     with pytest.raises(StopAsyncIteration):
         await anext(run)
+
+
+async def test_g24_a_tool_that_waits_for_room_under_a_shield_is_let_go() -> None:
+    """Its output filled the buffer, and no cancellation reaches it (trio): when the consumer leaves it waits no more."""
+    ended: list[str] = []
+
+    @tool
+    async def work(ctx: ToolContext) -> str:
+        """Write more than is read."""
+        try:
+            with anyio.CancelScope(shield=True):
+                for _ in range(5):
+                    await ctx.output("piece")
+        finally:
+            ended.append("work")
+        return ""
+
+    config = Config(model=ScriptedModel([[call("work")]]), run_ahead=1, abort_grace=60)
+    run = agent_loop(["go"], Context(tools=[work]), config)
+    async for event in run:
+        if isinstance(event, ToolExecutionUpdate):
+            await wait_all_blocked()
+            break
+    assert ended == []
+    with anyio.fail_after(10):
+        await run.aclose()
+    assert ended == ["work"]
