@@ -373,3 +373,16 @@ async def test_a_hook_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> 
         assert (record.levelname, record.getMessage(), record.exc_info[1]) == (
             "ERROR", f"the {kind} hook mine failed", error,
         )  # fmt: skip
+
+
+async def test_g21_a_verdict_is_not_waited_for_after_an_abort() -> None:
+    """A poll is given the grace, since it may have taken something; `finish_turn` is cancelled at once."""
+    signal, clock = AbortSignal(), VirtualClock()
+
+    async def finish(turn: TurnEnd) -> str:
+        signal.abort("enough")
+        await clock.sleep(0.1)
+        return "end"
+
+    events = await played(ScriptedModel(["done"]), finish_turn=finish, abort=signal, clock=clock, abort_grace=0.25)
+    assert (failed(events), clock.now()) == (("aborted", "user_abort", "enough"), 0)
