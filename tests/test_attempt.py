@@ -456,7 +456,7 @@ async def test_a_consumer_that_comes_back_late_finds_its_stream() -> None:
 
 async def test_the_alarm_of_a_stream_ends_with_it() -> None:
     """Nothing sleeps any more on the caller's clock while a tool runs."""
-    clock, asleep = VirtualClock(), list[int]()
+    clock, asleep = VirtualClock(autojump_threshold=None), list[int]()
 
     @tool
     async def look() -> str:
