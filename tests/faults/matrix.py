@@ -121,7 +121,7 @@ class Points:
             raise fault.error()
         if fault.inside:
             return True
-        _DO[fault.name](self)
+        DO[fault.name](self)
         return False
 
     async def point(self, name: str) -> None:
@@ -220,7 +220,7 @@ def _cancel_driver(points: Points) -> None:
         points.driver()
 
 
-_DO: dict[str, Callable[[Points], Any]] = {
+DO: dict[str, Callable[[Points], Any]] = {
     "abort": lambda points: points.signal.abort("the test says so"),
     "abort in a thread": _abort_in_thread,
     "time runs out": lambda points: points.clock.jump(1000),
