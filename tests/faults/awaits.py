@@ -118,10 +118,10 @@ _STEPPED = (CoroutineType, GeneratorType, AsyncGeneratorType)
 def role(found: tuple[Spot, ...]) -> str:
     """What a task is for, by its outermost line of the package."""
     first = found[0]
-    if first.function in ("_asyncio_job", "_run_job", "_body"):
-        return "job"
     if (first.file, first.function) in (("_run.py", "_main"), ("_host.py", "driver")):
         return "driver"
+    if first.file == "_host.py" and first.function != "sleep":
+        return "job"
     return "sink call" if first.file == "omni/_calls.py" else "other"
 
 
@@ -252,11 +252,18 @@ class AwaitPoints(Points):
         """Whether an exception is what was raised, or says so."""
         if error is None or self.thrown is None:
             return False
-        if error is self.thrown or (isinstance(error, BaseExceptionGroup) and any(map(self.ours, error.exceptions))):
+        if error is self.thrown or error in leaves(self.thrown):
             return True
-        if isinstance(self.thrown, BaseExceptionGroup) and isinstance(error, KeyboardInterrupt | SystemExit):
-            return error in self.thrown.exceptions
+        if isinstance(error, BaseExceptionGroup):
+            return any(map(self.ours, error.exceptions))
         return self.ours(error.__cause__) or self.ours(error.__context__)
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """What a group of groups holds in the end."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for each in error.exceptions for leaf in leaves(each)]
 
 
 def _this_task() -> asyncio.Task[Any]:

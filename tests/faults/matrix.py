@@ -268,9 +268,9 @@ class CountingHost:
                 task = asyncio.current_task()
                 assert task is not None
                 points.driver = lambda: None if task.cancelling() else task.cancel()
-                await main()
+                await main
 
-            self._host.start(watched, ended)
+            self._host.start(watched(), ended)
         else:
             import trio
 
@@ -279,9 +279,9 @@ class CountingHost:
 
             async def scoped() -> None:
                 with scope:
-                    await main()
+                    await main
 
-            self._host.start(scoped, ended)
+            self._host.start(scoped(), ended)
 
 
 class CountingWaiter:

@@ -26,8 +26,9 @@ from agentloop.grammar import Checker, check
 from agentloop.models import _shared
 from agentloop.omni import _calls
 from agentloop.testing import wait_all_blocked
+from agentloop.testing._contract_parts import no_generator_left
 
-from .awaits import AwaitPoints, Spot, watching
+from .awaits import AwaitPoints, Spot, leaves, watching
 from .bench import tasks_alive
 from .matrix import BOUND, Fault, counted
 
@@ -84,6 +85,8 @@ class Stage:
         while True:
             points.hit("before a step", caller=False)
             if points.leaving:
+                points.leaving = False
+                self.left.add(len(self.runs) - 1)
                 return
             with self.step():
                 try:
@@ -113,7 +116,7 @@ class Stage:
         fault, here = self.points.fault, self.points.here
         if fault is None or here is None:
             return False
-        in_step = here.role in ("consumer", "driver") or here.name.startswith(OWN)
+        in_step = here.role in ("consumer", "driver", "other") or here.name.startswith(OWN)
         return fault.leaves or fault.order or (in_step and here.kind != "waits" and fault.error is not None) or (
             here.role in ("consumer", "driver") and fault.name.startswith("this task")
         )  # fmt: skip
@@ -137,12 +140,14 @@ class Stage:
         points.consumer = anyio.get_current_task().id
         try:
             await self.story(self)
-            if points.done and points.fault is not None and self.talk is not None and self.may_leave:
-                self.left.update(range(len(self.runs)))
         except BaseException as error:
-            if not points.ours(error):
+            cut = self.talk is not None and self.may_leave and all(map(_has_no_end, leaves(error)))
+            if not points.ours(error) and not cut:
                 raise
             self.error = error
+        finally:
+            if self.talk is not None and self.may_leave:
+                self.left.update(range(len(self.runs)))
 
     def check(self, where: str) -> None:
         """What must hold always."""
@@ -159,8 +164,15 @@ class Stage:
             assert points.begun_after <= points.late, f"{where}: {points.begun_after} effects began"
 
 
+def _has_no_end(error: BaseException) -> bool:
+    """What an agent raises when its run was cancelled from outside."""
+    return isinstance(error, RuntimeError) and "without its AgentEnd" in str(error)
+
+
 async def replay(story: Story, at: int = -1, fault: Fault | None = None, *, callers: bool = True) -> Stage:
     """Play a story with a fault at a point, and check what must hold always."""
+    if DEBUG:
+        print(at, fault and fault.name, flush=True)
     points = AwaitPoints(at, fault)
     points.callers = callers
     with ExitStack() as stack:
@@ -169,19 +181,21 @@ async def replay(story: Story, at: int = -1, fault: Fault | None = None, *, call
         stack.enter_context(_complaints(stage))
         await wait_all_blocked()
         before = tasks_alive()
+        stack.enter_context(no_generator_left())
         with watching(points), counted(points):
             await stage.play()
-            if fault is not None and fault.name == "break":
+            if fault is None or fault.name == "break":
                 gc.collect()
             late = await _all_over(before, fault)
+            points.release.set()
+            await wait_all_blocked()
         points.off = True
         await wait_all_blocked()
         here = points.here
-        where = f"{fault.name if fault else 'no fault'} at {at} ({_said(here) if here else 'never'})"
+        where = f"{fault.name if fault else 'no fault'} at {at} ({said_of(here) if here else 'never'})"
         assert not stage.overtime and not late, f"{where}: hangs"
         assert tasks_alive() == before, f"{where}: tasks are left"
         assert points.open == [], f"{where}: no clean-up of {points.open}"
-        gc.collect() if fault is None else None
         assert stage.problems == [], f"{where}: {stage.problems}"
         stage.check(where)
         try:
@@ -205,7 +219,7 @@ async def _all_over(before: int, fault: Fault | None) -> bool:
     return late.cancelled_caught
 
 
-def _said(point: Any) -> str:
+def said_of(point: Any) -> str:
     way = " > ".join(f"{spot.file}:{spot.line}" for spot in point.spots)
     return f"{point.name}, {point.role}{': ' if way else ''}{way}"
 
@@ -243,7 +257,9 @@ def _complaints(stage: Stage) -> Iterator[None]:
     if loop is not None:
         loop.set_exception_handler(heard)
     try:
-        with mock.patch.object(sys, "unraisablehook", lambda told: stage.problems.append((told.exc_value, told.object))):
+        with mock.patch.object(
+            sys, "unraisablehook", lambda told: stage.problems.append((told.exc_value, told.object))
+        ):
             yield
     finally:
         if loop is not None:
@@ -278,8 +294,13 @@ async def pairs(story: Story, *, callers: bool = True, stride: int = 1, first: i
                 continue
             try:
                 stage = await replay(story, at, fault, callers=callers)
-            except Exception as error:
-                tried.failures.append(f"{type(error).__name__}: {error}")
+            except (Exception, BaseExceptionGroup) as error:
+                said = (
+                    error
+                    if isinstance(error, AssertionError)
+                    else f"{fault.name} at {at} ({said_of(point)}): {leaves(error)!r}"
+                )
+                tried.failures.append(f"{type(error).__name__}: {said}")
                 tried.pairs += 1
             else:
                 tried.pairs += stage.points.done
