@@ -89,9 +89,14 @@ async def asked(stage: Stage, api: Api, kept: bool) -> None:
     points.clock = VirtualClock(autojump_threshold=0.03)  # an SDK asks a thread for the name of the system
     points.late = 9  # a request that has begun may still come to its connection
     given = answers(stage, api)
+
+    def transport(self: Any, *proxy: Any, **options: Any) -> Wire:
+        return Wire(stage, given)
+
+    client = httpx2.AsyncClient
     with (
-        mock.patch.object(httpx2.AsyncClient, "_init_transport", lambda self, **options: Wire(stage, given)),
-        mock.patch.object(httpx2.AsyncClient, "_init_proxy_transport", lambda self, *proxy, **options: Wire(stage, given)),
+        mock.patch.object(client, "_init_transport", transport),
+        mock.patch.object(client, "_init_proxy_transport", transport),
     ):
         model: Any = api.make("http://127.0.0.1:9")
         if kept:
@@ -102,5 +107,7 @@ async def asked(stage: Stage, api: Api, kept: bool) -> None:
 
 
 ADAPTERS: dict[str, Any] = {
-    f"{api.name}{', kept' if kept else ''}": partial(asked, api=api, kept=kept) for kept in (False, True) for api in APIS
+    f"{api.name}{', kept' if kept else ''}": partial(asked, api=api, kept=kept)
+    for kept in (False, True)
+    for api in APIS
 }

@@ -21,7 +21,7 @@ from unittest import mock
 import anyio
 import anyio.lowlevel
 
-from agentloop import AgentEnd, Event, running
+from agentloop import AgentEnd, Event, TraceWriteError, running
 from agentloop.grammar import Checker, check
 from agentloop.models import _shared
 from agentloop.omni import _calls
@@ -116,10 +116,10 @@ class Stage:
         fault, here = self.points.fault, self.points.here
         if fault is None or here is None:
             return False
-        in_step = here.role in ("consumer", "driver", "other") or here.name.startswith(OWN)
-        return fault.leaves or fault.order or (in_step and here.kind != "waits" and fault.error is not None) or (
-            here.role in ("consumer", "driver") and fault.name.startswith("this task")
-        )  # fmt: skip
+        in_step = here.role in ("consumer", "driver", "other", "sink call") or here.name.startswith(OWN)
+        if in_step and (fault.inside or fault.name.startswith("this task")):
+            return True
+        return fault.leaves or fault.order or (in_step and fault.error is not None)
 
     # ---------------------------------------------------------------- the play
 
@@ -141,7 +141,7 @@ class Stage:
         try:
             await self.story(self)
         except BaseException as error:
-            cut = self.talk is not None and self.may_leave and all(map(_has_no_end, leaves(error)))
+            cut = self.may_leave and all(map(_is_told, leaves(error)))
             if not points.ours(error) and not cut:
                 raise
             self.error = error
@@ -164,9 +164,10 @@ class Stage:
             assert points.begun_after <= points.late, f"{where}: {points.begun_after} effects began"
 
 
-def _has_no_end(error: BaseException) -> bool:
-    """What an agent raises when its run was cancelled from outside."""
-    return isinstance(error, RuntimeError) and "without its AgentEnd" in str(error)
+def _is_told(error: BaseException) -> bool:
+    """What an agent raises when its run was cancelled from outside, and a recording whose sink failed."""
+    no_end = isinstance(error, RuntimeError) and "without its AgentEnd" in str(error)
+    return no_end or isinstance(error, TraceWriteError)
 
 
 async def replay(story: Story, at: int = -1, fault: Fault | None = None, *, callers: bool = True) -> Stage:
@@ -183,7 +184,11 @@ async def replay(story: Story, at: int = -1, fault: Fault | None = None, *, call
         before = tasks_alive()
         stack.enter_context(no_generator_left())
         with watching(points), counted(points):
-            await stage.play()
+            try:
+                await stage.play()
+            except BaseException:
+                points.release.set()
+                raise
             if fault is None or fault.name == "break":
                 gc.collect()
             late = await _all_over(before, fault)
