@@ -114,7 +114,7 @@ class Core:
         self.system_prompt = context.system_prompt
         self.history = LegalHistory(context.messages)
         """What a request without callbacks shows."""
-        self.claimed: dict[str, int] = dict.fromkeys(self.history.call_ids, 1)
+        self.claimed: dict[str, int] = dict.fromkeys([*self.history.call_ids, *config.taken_ids], 1)
         """How often each id of a call was claimed."""
         self.tools: dict[str, Tool] = {}
         self.tools_changed = True

@@ -28,8 +28,9 @@ REFUSED = json.dumps({"error": {"message": "busy", "type": "overloaded_error", "
 class Wire(httpx2.AsyncBaseTransport):
     """Answers in place of a network."""
 
-    def __init__(self, stage: Stage, answers: list[httpx2.Response]) -> None:
+    def __init__(self, stage: Stage, answers: list[httpx2.Response], kept: bool) -> None:
         self._points = stage.points
+        self._closes = "listener: the client closes" if kept else "the client closes"  # kept, the consumer closes it
         self._answers = answers
         self._points.open.append("client")
 
@@ -43,7 +44,7 @@ class Wire(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         """The client is closed."""
         try:
-            self._points.hit("the client closes")
+            self._points.hit(self._closes)
             await anyio.lowlevel.checkpoint()
         finally:
             self._points.open.remove("client")
@@ -91,7 +92,7 @@ async def asked(stage: Stage, api: Api, kept: bool) -> None:
     given = answers(stage, api)
 
     def transport(self: Any, *proxy: Any, **options: Any) -> Wire:
-        return Wire(stage, given)
+        return Wire(stage, given, kept)
 
     client = httpx2.AsyncClient
     with (
