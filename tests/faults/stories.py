@@ -445,7 +445,7 @@ async def into_a_sink(stage: Stage, policy: Any) -> None:
     points = stage.points
     stored: list[Any] = []
     run = agent_loop(["go"], Context("s", tools=tools(points)), config(points, [calls("work"), ["b", Finish("stop")]]))
-    made = record(run, sink(stage, stored), policy=policy, write_timeout=0.02, redact=redact(stage))
+    made = record(run, sink(stage, stored), policy=policy, write_timeout=0.3, redact=redact(stage))
     try:
         await stage.follow(made)
     except TraceWriteError:
@@ -670,7 +670,7 @@ async def stopped(stage: Stage) -> None:
         await anyio.lowlevel.checkpoint()
 
     run = agent_loop(["go"], Context("s", tools=slow(stage)), config(points, [SLOW], finish_turn=finish_turn))
-    recording = record(run, sink(stage, stored), write_timeout=0.02)
+    recording = record(run, sink(stage, stored), write_timeout=0.3)
     points.run = weakref.ref(recording)
     await begun(stage, recording)
     points.signal.abort("enough")
