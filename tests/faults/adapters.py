@@ -107,8 +107,13 @@ async def asked(stage: Stage, api: Api, kept: bool) -> None:
             await stage.follow(agent_loop(["go"], Context(), config(points, [], model=model)))
 
 
+def story(api: Api, kept: bool) -> Any:
+    """The story of an adapter, whose SDK is loaded before it."""
+    made: Any = partial(asked, api=api, kept=kept)
+    made.prepare = partial(api.make, "http://127.0.0.1:9")
+    return made
+
+
 ADAPTERS: dict[str, Any] = {
-    f"{api.name}{', kept' if kept else ''}": partial(asked, api=api, kept=kept)
-    for kept in (False, True)
-    for api in APIS
+    f"{api.name}{', kept' if kept else ''}": story(api, kept) for kept in (False, True) for api in APIS
 }

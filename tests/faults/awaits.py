@@ -198,6 +198,10 @@ class Point:
     def _has(self, fault: Fault) -> bool:
         if fault is HANG and self.kind == "goes on":
             return self.role == "job"  # nothing but the caller's own code never comes back
+        if (
+            self.role == "other" and fault.order
+        ):  # out of a task of the caller's own it stops asyncio's loop past everybody
+            return False
         if self.kind == "goes on" and self.spots[-1].function in NOTHING_RAISES:
             return False
         return fault is not THIS or self.role in ("job", "sink call", "other")

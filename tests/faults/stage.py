@@ -174,6 +174,9 @@ async def replay(story: Story, at: int = -1, fault: Fault | None = None, *, call
     """Play a story with a fault at a point, and check what must hold always."""
     if DEBUG:
         print(at, fault and fault.name, flush=True)
+    prepare = getattr(story, "prepare", None)  # what takes its time once in a process, and no time of the play
+    if prepare is not None:
+        prepare()
     points = AwaitPoints(at, fault)
     points.callers = callers
     with ExitStack() as stack:

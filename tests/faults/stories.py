@@ -608,9 +608,11 @@ def slow(stage: Stage) -> list[Any]:
             yield "piece"
             await anyio.sleep_forever()
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.lowlevel.checkpoint()
-            points.open.remove("streams")
+            try:
+                with anyio.CancelScope(shield=True):
+                    await anyio.lowlevel.checkpoint()
+            finally:
+                points.open.remove("streams")
 
     @tool
     async def cleans() -> None:
@@ -619,9 +621,11 @@ def slow(stage: Stage) -> list[Any]:
         try:
             await anyio.sleep_forever()
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.lowlevel.checkpoint()
-            points.open.remove("cleans")
+            try:
+                with anyio.CancelScope(shield=True):
+                    await anyio.lowlevel.checkpoint()
+            finally:
+                points.open.remove("cleans")
 
     return [heeds, streams, cleans]
 
