@@ -30,12 +30,16 @@ from agentloop.testing._contract_parts import no_generator_left
 
 from .awaits import AwaitPoints, Spot, leaves, watching
 from .bench import tasks_alive
-from .matrix import BOUND, Fault, counted
+from .matrix import Fault, counted
 
 Story: TypeAlias = Callable[["Stage"], Awaitable[None]]
 """What a consumer does. It is played in the consumer's task."""
 
+BOUND = 40.0
+"""Real seconds that a replay may take, closing included; on a busy machine too, only a hang exceeds it."""
+
 DEBUG = False
+"""Whether each replay is printed as it begins, and what the event loop complains about with its traceback."""
 
 OWN = ("redact", "sink", "listener", "clock")
 """Points in the caller's code that runs in the consumer's own step: what they raise may come out of that."""

@@ -30,6 +30,7 @@ from agentloop import (
     RequestEnd,
     Retry,
     ToolContext,
+    ToolExecutionEnd,
     ToolExecutionStart,
     TraceWriteError,
     agent_loop,
@@ -509,7 +510,7 @@ def agent(stage: Stage, replies: list[list[Any]], given: Sequence[Any] = (), **c
         stage.runs[-1].append(event)
 
     async def waits(event: Any) -> None:
-        if isinstance(event, RequestEnd | ToolExecutionStart):
+        if isinstance(event, RequestEnd | ToolExecutionStart | ToolExecutionEnd | AgentEnd):
             points.open.append("listener")
             try:
                 points.hit("listener begins")  # it may not hang: an agent waits for it, whatever stops the run
@@ -520,6 +521,7 @@ def agent(stage: Stage, replies: list[list[Any]], given: Sequence[Any] = (), **c
 
     made.subscribe(heard)
     made.subscribe(waits)
+    made.subscribe(lambda event: waits(event))
     stage.after.append(partial(look_at_agent, stage, made))
     talk = Talk(made)
     stage.talk = talk
@@ -795,9 +797,16 @@ async def questions(stage: Stage) -> None:
             pending = await approvals.wait()
             approvals.answer(pending[0], decision)  # type: ignore[arg-type]
 
+    answering = model(points, [calls("alone", "work", "stream"), ["b", Finish("stop")]])
+
+    async def awaited(request: ModelRequest) -> Any:
+        await points.point("the model is asked")
+        return answering(request)
+
     given = config(
         points,
-        [calls("alone", "work", "stream"), ["b", Finish("stop")]],
+        [],
+        model=awaited,
         approve=approvals,
         approval_order="all_at_once",
         before_tool_call=points.callback("before"),

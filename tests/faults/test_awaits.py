@@ -55,5 +55,5 @@ async def test_a_wait_is_known_by_its_line() -> None:
 def test_what_is_left_out_is_there() -> None:
     """Each reason is about awaits that there are."""
     for start in LEFT_OUT:
-        assert any(each.file.startswith(start) for each in awaits()), start
+        assert any(f"{each.file}: {each.words}".startswith(start) for each in awaits()), start
     assert any(reason(each) is None for each in awaits())
