@@ -86,8 +86,8 @@ def unreached(waited: Iterable[Spot], faulted: Iterable[Spot]) -> Iterator[str]:
     yield f"{len(whole)} awaits in the package: at {len(reached)} a task waited, at {len(struck)} a fault came"
     for each in whole:
         if not each.in_(hurt):
-            state = "waited at, no fault tried" if each.in_(seen) else "never waited at"
-            yield f"    {each} ({state}: {reason(each) or 'NO REASON IS WRITTEN'})"
+            why = reason(each) or ("among the pairs that were not chosen" if each.in_(seen) else "NO REASON IS WRITTEN")
+            yield f"    {each} ({'waited at, no fault came' if each.in_(seen) else 'never waited at'}: {why})"
 
 
 _SECOND = "it is reached behind a first fault alone, so that a fault here would be a second one"
@@ -100,6 +100,7 @@ LEFT_OUT: dict[str, str] = {
     "_stepped.py": "`asend` and `athrow` forward to `__anext__` and `aclose`, which are stepped themselves",
     "config.py: await anyio.sleep": "for this clock a run sets timers of the event loop instead",
     "_host.py: await self._trio.sleep": "the backend's own timer, in which nothing raises; it is cancelled with its run",
+    "_host.py": "each backend has lines of its own here: the other backends' are not waited at",
     "_agent_queues.py: await news.wait": "a job of the run waits here only for calls that may be interrupted: `interrupted`",
     "_ask.py: await core.cancel_jobs": _SECOND,
     "_ask.py: await close_shielded": _SECOND,
