@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -148,13 +149,20 @@ class Driver:
 
     async def _ask(self, step: steps.Ask) -> None:
         if self.core.config.get_tools is not None:
-            self.toolset.replace(await self._call(self.core.config.get_tools))
-            if self.core.look():
+            with contextlib.suppress(Stopped):
+                self.toolset.replace(await self._call(self.core.config.get_tools))
+            if self.core.look() and not self._prompted:
                 return
         if is_eager(self.core):
             self.ahead = await ask_eagerly(self.core, step.attempt)
         else:
             await ask(self.core, step.attempt)
+
+    @property
+    def _prompted(self) -> bool:
+        """Whether a compaction's prompt was shown, behind which an attempt stands whatever stops it."""
+        state = self.core.state
+        return state.compaction is not None and (state.request is None or state.request.status == "completed")
 
     async def _connect(self, step: steps.Connect) -> None:
         self.core.outcomes.connected = True
