@@ -17,9 +17,9 @@ import anyio
 from agentloop._hooks import hook_answer, hook_event
 from agentloop._host import Job, in_thread
 from agentloop._outcome import Call, Cause, Outcome, Raised, not_stopped, outcome_of, with_answer
-from agentloop._run import CallbackFailed, Closed, Core, Stopped, close_unstarted
+from agentloop._run import CallbackFailed, Closed, Core, Stopped
 from agentloop._sink import Sink
-from agentloop._values import thaw_json
+from agentloop._values import close_unstarted, thaw_json
 from agentloop.abort import AbortSignal
 from agentloop.config import Block, HookAnswer
 from agentloop.errors import ABORTED_CALL_CODES, InvalidArguments, StopReason

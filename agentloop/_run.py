@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from types import CoroutineType
 from typing import Any
 
 import anyio
@@ -20,7 +19,7 @@ import anyio
 from agentloop._decide import Outcomes, Stop
 from agentloop._host import Host, Job, Waiter
 from agentloop._timers import Timers
-from agentloop._values import valid_text
+from agentloop._values import close_unstarted, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context
@@ -66,12 +65,6 @@ def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExi
         if isinstance(error, BaseExceptionGroup):
             errors += reversed(error.exceptions)
     return None
-
-
-def close_unstarted(value: Any) -> None:
-    """Close a coroutine whose job was stopped before its first step, which else warns that nobody awaited it."""
-    if isinstance(value, CoroutineType):
-        value.close()
 
 
 class Core:
@@ -120,7 +113,7 @@ class Core:
         self.system_prompt = context.system_prompt
         self.history = LegalHistory(context.messages)
         """What a request without callbacks shows."""
-        self.claimed: dict[str, int] = dict.fromkeys(self.history.call_ids, 1)
+        self.claimed: dict[str, int] = dict.fromkeys([*self.history.call_ids, *config.taken_ids], 1)
         """How often each id of a call was claimed."""
         self.tools: dict[str, Tool] = {}
         self.tools_changed = True

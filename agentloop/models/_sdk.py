@@ -36,10 +36,15 @@ class KeptClient:
         """A client for a request; give it back with `release`."""
         return self._new() if self._given is None and self._kept is None else self._given or self._kept
 
-    async def release(self, client: Any) -> None:
-        """Close the client if it was made for this request alone; shielded and bounded, never raises."""
-        if client is not self._given and client is not self._kept:
-            await close_shielded(self._closing(client))
+    async def release(self, client: Any, stream: SdkStream | None = None) -> None:
+        """Close the stream of a request, then the client if it was made for this request alone (None: there is neither).
+        Shielded and bounded; raises nothing but what is no `Exception`, and then too both are closed."""
+        try:
+            if stream is not None:
+                await stream.close()
+        finally:
+            if client is not None and client is not self._given and client is not self._kept:
+                await close_shielded(self._closing(client))
 
     def keep(self) -> None:
         """From now on one client serves all requests."""
@@ -132,10 +137,12 @@ class SdkStream:
             return END
 
     async def close(self) -> None:
-        """Close the connection, then all generators; shielded and bounded, never raises."""
-        await close_whole(self._stream.close)
-        while self._inside:
-            await close_whole(self._inside.pop().aclose)
+        """Close the connection, then all generators; shielded and bounded, raises nothing but what is no `Exception`."""
+        try:
+            await close_whole(self._stream.close)
+        finally:
+            while self._inside:
+                await close_whole(self._inside.pop().aclose)
 
     async def answer(self) -> Any:
         """The JSON of an answer that is no stream (an error under status 200, a server that does not stream), else None.

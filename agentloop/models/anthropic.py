@@ -138,10 +138,7 @@ class Anthropic(Adapter):
         except Exception as error:
             raise exception_error(error) from error
         finally:
-            if stream is not None:
-                await stream.close()
-            if client is not None:
-                await self._client.release(client)
+            await self._client.release(client, stream)
 
     async def _ask(self, client: Any, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
         """The stream of events as JSON: the SDK's `messages.create` would make model objects of them, and warn of old

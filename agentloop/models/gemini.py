@@ -136,10 +136,7 @@ class Gemini(Adapter):
         except Exception as error:
             raise exception_error(error) from error
         finally:
-            if answer is not None:
-                await answer.close()
-            if client is not None:
-                await self._client.release(client)
+            await self._client.release(client, answer)
 
     def _request_headers(self) -> dict[str, str]:
         key = self._key

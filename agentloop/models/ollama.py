@@ -133,10 +133,7 @@ class Ollama(Adapter):
         except Exception as error:
             raise exception_error(error) from error
         finally:
-            if answer is not None:
-                await answer.close()
-            if client is not None:
-                await self._client.release(client)
+            await self._client.release(client, answer)
 
     def _url(self) -> str:
         base = self._base_url or host_address(os.environ.get(HOST_VARIABLE, ""))

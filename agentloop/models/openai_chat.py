@@ -117,10 +117,7 @@ class OpenAIChat:
         except Exception as error:
             raise exception_error(error) from error
         finally:
-            if stream is not None:
-                await stream.close()
-            if client is not None:
-                await self._clients.release(client)
+            await self._clients.release(client, stream)
 
 
 async def _ask(client: Any, body: Mapping[str, Any]) -> Any:

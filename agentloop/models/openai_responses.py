@@ -134,10 +134,7 @@ class OpenAIResponses(Adapter):
         except Exception as error:
             raise exception_error(error) from error
         finally:
-            if stream is not None:
-                await stream.close()
-            if client is not None:
-                await self._client.release(client)
+            await self._client.release(client, stream)
 
     async def _ask(self, client: Any, body: Mapping[str, Any]) -> Any:
         """The stream of events as JSON: the SDK's `responses.create` would make model objects of them."""
