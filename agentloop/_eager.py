@@ -18,7 +18,7 @@ from agentloop._ask import ask
 from agentloop._execute import Batch
 from agentloop._host import Host, Job, Waiter
 from agentloop._outcome import Call, Outcome
-from agentloop._run import Closed, Core
+from agentloop._run import Core
 from agentloop._sink import Sink
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
@@ -59,11 +59,10 @@ async def ask_eagerly(core: Core, attempt: int) -> Ahead:
     core.service = ahead.service
     try:
         await ask(core, attempt, ahead.emit)
-    except Closed:
-        ahead.tell_of_the_end()
-        raise
     finally:
         core.service = None
+        if core.closing:
+            ahead.tell_of_the_end()
     request = core.state.request
     if request is None or request.status != "completed":
         await ahead.discard()
@@ -287,6 +286,11 @@ class EagerBatch(Batch):
         """Run all calls; what began for one that is refused after all (a stop came) has ended as well."""
         await super().run()
         await self.ahead.discard()
+
+    def tell_of_the_end(self) -> None:
+        """Also to what nobody was told of yet."""
+        super().tell_of_the_end()
+        self.ahead.tell_of_the_end()
 
     def service(self) -> None:
         """See to what nobody was told of yet, then to the rest."""

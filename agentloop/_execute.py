@@ -17,12 +17,12 @@ import anyio
 from agentloop._hooks import hook_answer, hook_event
 from agentloop._host import Job, in_thread
 from agentloop._outcome import Call, Cause, Outcome, Raised, not_stopped, outcome_of, with_answer
-from agentloop._run import CallbackFailed, Closed, Core, Stopped
+from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop._sink import Sink
 from agentloop._values import close_unstarted, thaw_json
 from agentloop.abort import AbortSignal
 from agentloop.config import Block, HookAnswer
-from agentloop.errors import ABORTED_CALL_CODES, InvalidArguments, StopReason
+from agentloop.errors import ABORTED_CALL_CODES, FinishReason, InvalidArguments, StopReason
 from agentloop.events import (
     ApprovalDecision,
     ApprovalRequest,
@@ -38,7 +38,7 @@ log = logging.getLogger("agentloop")
 
 _BUSY = ("starting", "running", "returned", "after")
 
-_CUT_OFF = {
+_CUT_OFF: dict[FinishReason | None, str] = {
     "length": "Not run: the reply was cut off by the output limit, so this call may be incomplete. Try a shorter one.",
     "refusal": "Not run: the reply was refused.",
     "content_filter": "Not run: the reply was stopped by a content filter.",
@@ -67,16 +67,15 @@ class Batch:
             for call in self.calls:
                 await self._admit(call)
             await core.until(lambda: self.next_result == len(self.calls))
-        except Closed:
-            self.tell_of_the_end()
-            raise
         finally:
             core.service = None
+            self.tell_of_the_end()
         if self.watcher is not None:
             await core.cancel_jobs((self.watcher,))
 
     def tell_of_the_end(self) -> None:
-        """The consumer has left: whoever runs hears of it; a thread hears of nothing else (G24)."""
+        """Whoever still runs is to stop, for the consumer has left (or an order to leave ends the run); a thread hears of
+        nothing else (G24)."""
         for call in self.active:
             if call.sink is not None:
                 call.sink.signal.abort("the consumer has left")
@@ -88,7 +87,7 @@ class Batch:
         if error_code == "aborted":
             text = self._stopped_text()
         else:
-            text = _CUT_OFF.get(finish or "", "Not run: the model's reply failed before it was complete.")
+            text = _CUT_OFF.get(finish, "Not run: the model's reply failed before it was complete.")
         if self.core.state.compaction is not None and error_code == "cut_off":
             text = "Not run: no tools are used while the conversation is summarised."
         for call in self.calls:

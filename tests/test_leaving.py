@@ -9,7 +9,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from agentloop import Config, Context, ToolContext, agent_loop, tool
+from agentloop import Config, Context, RequestEnd, ToolContext, ToolInvocation, ToolResult, agent_loop, tool
+from agentloop.model import BlockEnd, ModelRequest
 from agentloop.testing import STALL, ScriptedModel, call
 
 pytestmark = pytest.mark.anyio
@@ -73,3 +74,65 @@ async def test_g24_an_early_call_hears_of_it_while_its_reply_streams() -> None:
         assert await anyio.to_thread.run_sync(began.wait, 20)
         await run.aclose()
     assert await anyio.to_thread.run_sync(ended.wait, 20)
+
+
+async def test_g24_an_early_call_hears_of_it_between_its_reply_and_its_start() -> None:
+    """Its reply is kept, and the consumer leaves before it takes the call's start: the thread is told all the same."""
+    began, ended = threading.Event(), threading.Event()
+
+    @tool(replay="safe")
+    def poll(ctx: ToolContext) -> str:
+        """Poll until told to stop."""
+        began.set()
+        while not ctx.abort.aborted and not ended.wait(0.001):
+            pass
+        ended.set()
+        return "stopped"
+
+    async def until_begun(request: ModelRequest) -> None:
+        assert await anyio.to_thread.run_sync(began.wait, 20)
+
+    model = ScriptedModel([[call("poll"), BlockEnd(), until_begun]])
+    config = Config(model=model, eager_tools=True, run_ahead=0, abort_grace=0.05)
+    run = agent_loop(["go"], Context(tools=[poll]), config)
+    try:
+        async for event in run:
+            if isinstance(event, RequestEnd):
+                break
+        await run.aclose()
+        assert await anyio.to_thread.run_sync(ended.wait, 5)
+    finally:
+        ended.set()
+
+
+async def test_g24_a_thread_hears_of_an_order_to_leave_that_a_callback_gives() -> None:
+    """`SystemExit` out of a callback ends the run from inside: the call beside it, in a thread, is told as well."""
+    began, ended = threading.Event(), threading.Event()
+
+    @tool
+    def poll(ctx: ToolContext) -> str:
+        """Poll until told to stop."""
+        began.set()
+        while not ctx.abort.aborted and not ended.wait(0.001):
+            pass
+        ended.set()
+        return "stopped"
+
+    @tool
+    async def quick() -> str:
+        """Return when the other one runs."""
+        await anyio.to_thread.run_sync(began.wait)
+        return "ok"
+
+    def after(invocation: ToolInvocation, result: ToolResult) -> None:
+        raise SystemExit(3)
+
+    model = ScriptedModel([[call("poll"), call("quick")]])
+    config = Config(model=model, after_tool_call=after, abort_grace=0.05)
+    try:
+        with pytest.raises(SystemExit):
+            async for _ in agent_loop(["go"], Context(tools=[poll, quick]), config):
+                pass
+        assert await anyio.to_thread.run_sync(ended.wait, 5)
+    finally:
+        ended.set()
