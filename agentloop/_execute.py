@@ -110,13 +110,9 @@ class Batch:
             return
         self.active.append(call)
         try:
-            asks = (config.before_tool_call is None or await self._before(call)) and (
-                (not config.hooks and config.approve is None) or await self._hooks(call)
-            )
+            asks = (config.before_tool_call is None or await self._before(call)) and await self._hooks(call)
         except Stopped:
             self._refuse(call, "aborted", self._stopped_text())
-            return
-        if call.stage == "ended":
             return
         if asks and config.approve is not None:
             core.emit(ApprovalRequest(call.call.id, call.call.name, call.text))
@@ -192,7 +188,7 @@ class Batch:
                 continue
             event = hook_event("pre_tool_use", hooks.name, answer, call.call.id)
             core.emit(event)
-            if decision is None and event.decision is not None:
+            if decision is None:
                 decision, name, reason = event.decision, hooks.name, event.reason
         if decision == "deny":
             self._decide(call, "deny", f"Tool call denied by the {name} hook: {reason or 'no reason given'}.")
@@ -247,6 +243,7 @@ class Batch:
             self._refuse(call, "forbidden", "Tool call denied by policy.")
 
     def _permit(self, call: Call) -> None:
+        """Let it run; one that has ended, or was permitted already, is left alone."""
         if call.stage in ("new", "asked"):
             call.stage = "ready"
             self.ready.append(call)

@@ -10,6 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from agentloop import (
+    AbortSignal,
     ApprovalDecision,
     ApprovalRequest,
     Block,
@@ -17,6 +18,8 @@ from agentloop import (
     Context,
     HookAnswer,
     Hooks,
+    MessageUpdate,
+    ToolCallEnd,
     ToolExecutionEnd,
     ToolExecutionStart,
     agent_loop,
@@ -24,7 +27,7 @@ from agentloop import (
 )
 from agentloop.grammar import check
 from agentloop.model import Finish
-from agentloop.testing import ScriptedModel, VirtualClock, call, collect
+from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
 
 pytestmark = pytest.mark.anyio
 
@@ -141,23 +144,40 @@ def raises(_: Any) -> Any:
     raise ValueError("broken")
 
 
+class Anything:
+    """Equals whatever it is compared with."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+DENIED = ("denied", "aborted", "Tool call denied by user.")
+FORBIDDEN = ("forbidden", "aborted", "Tool call denied by policy.")
+
+
 @pytest.mark.parametrize(
-    ("approve", "decision", "end"),
+    ("approve", "decision", "end", "got"),
     [
-        (lambda _: "allow", "allow", (None, "completed", "ok")),
-        (lambda _: "deny", "deny", ("denied", "aborted", "Tool call denied by user.")),
-        (lambda _: "forbidden", "forbidden", ("forbidden", "aborted", "Tool call denied by policy.")),
-        (lambda _: "perhaps", "deny", ("denied", "aborted", "Tool call denied by user.")),
-        (lambda _: None, "deny", ("denied", "aborted", "Tool call denied by user.")),
-        (lambda _: ["allow"], "deny", ("denied", "aborted", "Tool call denied by user.")),
-        (raises, "deny", ("denied", "aborted", "Tool call denied by user.")),
+        (lambda _: "allow", "allow", (None, "completed", "ok"), None),
+        (lambda _: "deny", "deny", DENIED, None),
+        (lambda _: "forbidden", "forbidden", FORBIDDEN, None),
+        (lambda _: "perhaps", "deny", DENIED, "'perhaps'"),
+        (lambda _: None, "deny", DENIED, "NoneType"),
+        (lambda _: ["allow"], "deny", DENIED, "list"),
+        (lambda _: Anything(), "deny", DENIED, "Anything"),
     ],
 )
-async def test_what_approve_may_answer(approve: Any, decision: str, end: tuple[str | None, str, str]) -> None:
-    """The three words; all else, and a failure, denies."""
+async def test_what_approve_may_answer(
+    approve: Any, decision: str, end: Any, got: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The three words; all else denies, and the log says what came in their place."""
     events = await played(call("work"), approve=approve)
     assert [e.decision for e in events if isinstance(e, ApprovalDecision)] == [decision]
     assert ends(events) == [end]
+    expected = f"approve: expected 'allow', 'deny' or 'forbidden', got {got}; the call is denied"
+    assert caplog.messages == ([] if got is None else [expected])
 
 
 class Policy:
@@ -174,24 +194,27 @@ class Policy:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "decision", "got"),
     [
-        (None, ["ask a", "say a", "run a"]),
-        ("allow", ["say a", "run a"]),
-        ("deny", ["say a", "run a"]),
-        ("forbidden", ["say a", "run a"]),
-        ("perhaps", ["say a", "run a"]),
-        (7, ["say a", "run a"]),
-        (raises, ["say a", "run a"]),
+        (None, "allow", None),
+        ("allow", "allow", None),
+        ("deny", "deny", None),
+        ("forbidden", "forbidden", None),
+        ("perhaps", "forbidden", "'perhaps'"),
+        (7, "forbidden", "int"),
+        (Anything(), "forbidden", "Anything"),
     ],
 )
-async def test_what_a_policy_may_answer(answer: Any, told: list[str]) -> None:
-    """None leaves the question open, the three words answer it; all else, and a failure, forbids."""
+async def test_what_a_policy_may_answer(
+    answer: Any, decision: str, got: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """None leaves the question open, the three words answer it; all else forbids, and the log says what came."""
     events = await played(call("work", id="a"), approve=Policy(answer))
-    assert order(events) == told
-    expected = {None: "allow", "allow": "allow", "deny": "deny"}.get(answer, "forbidden")
-    assert [e.decision for e in events if isinstance(e, ApprovalDecision)] == [expected]
-    assert bool(ran) is (expected == "allow")
+    assert order(events) == [*(["ask a"] if answer is None else []), "say a", "run a"]
+    assert [e.decision for e in events if isinstance(e, ApprovalDecision)] == [decision]
+    assert bool(ran) is (decision == "allow")
+    expected = f"policy: expected None, 'allow', 'deny' or 'forbidden', got {got}; the call is forbidden"
+    assert caplog.messages == ([] if got is None else [expected])
 
 
 @pytest.mark.parametrize(
@@ -213,11 +236,12 @@ async def test_the_first_hook_that_decides_decides(answers: list[Any], decision:
     assert ends(events)[0][2] == text
 
 
-async def test_a_denial_without_a_reason_says_so() -> None:
-    """The words name the hook."""
+async def test_a_denial_without_a_reason_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """The words name the hook; a denial is no failure, so the log says nothing."""
     hooks = [Hooks("guard", pre_tool_use=lambda _: HookAnswer("deny"))]
     events = await played(call("work"), hooks=hooks)
     assert ends(events) == [("denied", "aborted", "Tool call denied by the guard hook: no reason given.")]
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(("asked", "count"), [(None, 0), (lambda _: "allow", 1)])
@@ -297,3 +321,135 @@ async def test_no_call_fails_without_a_word() -> None:
     ((code, stop_reason, text),) = ends(await played(call("silent"), tools=(silent,)))
     assert (code, stop_reason) == ("tool_error", "fatal")
     assert "ValueError" in text
+
+
+async def test_nobody_is_asked_about_a_call_that_cannot_run() -> None:
+    """Unknown, or with arguments that do not fit, as sent or as `before_tool_call` made them: it is refused right there."""
+    asked: list[str] = []
+
+    def before(invocation: Any) -> Any:
+        asked.append("before")
+        return {"text": []}
+
+    def hook(invocation: Any) -> None:
+        asked.append("hook")
+
+    def approve(request: ApprovalRequest) -> str:
+        asked.append("approve")
+        return "allow"
+
+    asking: dict[str, Any] = {"hooks": [Hooks("guard", pre_tool_use=hook)], "approve": approve}
+    refused = (
+        "invalid_arguments",
+        "fatal",
+        "work: invalid arguments\n$.text: expected a string, got an array of 0 items",
+    )
+    ((code, _, _),) = ends(await played(call("x"), before_tool_call=before, **asking))
+    assert (code, asked) == ("unknown_tool", [])
+    assert ends(await played(call("work", {"text": []}), before_tool_call=before, **asking)) == [refused]
+    assert asked == []
+    assert ends(await played(call("work"), before_tool_call=before, **asking)) == [refused]
+    assert (asked, ran) == (["before"], [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "logged"),
+    [
+        ("before_tool_call", ("blocked", "aborted", "broken"), "before_tool_call failed; the call is blocked"),
+        ("pre_tool_use", ("denied", "aborted", "Tool call denied: a hook that decides about it failed."),
+         "the pre_tool_use hook guard failed"),
+        ("policy", FORBIDDEN, "the approval policy failed; the call is forbidden"),
+        ("no policy", FORBIDDEN, "the approval policy failed; the call is forbidden"),
+        ("approve", DENIED, "approve failed; the call is denied"),
+        ("after_tool_call", ("tool_error", "fatal", "broken"),
+         "after_tool_call failed; the call's result is an error"),
+    ],
+)  # fmt: skip
+async def test_a_failure_of_who_is_asked_is_logged_once(
+    kind: str, end: Any, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call ends so that nothing runs that nobody allowed; the log has the exception, which no event holds."""
+
+    class Lost:
+        """An `approve` whose policy cannot even be had."""
+
+        @property
+        def policy(self) -> Any:
+            raise ValueError("broken")
+
+        def __call__(self, request: ApprovalRequest) -> str:
+            return "allow"
+
+    asking: dict[str, dict[str, Any]] = {
+        "before_tool_call": {"before_tool_call": raises},
+        "pre_tool_use": {"hooks": [Hooks("guard", pre_tool_use=raises)]},
+        "policy": {"approve": Policy(raises)},
+        "no policy": {"approve": Lost()},
+        "approve": {"approve": raises},
+        "after_tool_call": {"after_tool_call": lambda invocation, result: raises(result)},
+    }
+    assert ends(await played(call("work"), **asking[kind])) == [end]
+    (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert record.getMessage() == logged
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "broken"
+
+
+@pytest.mark.parametrize("kind", ["before_tool_call", "pre_tool_use", "policy"])
+async def test_an_abort_while_somebody_is_asked(kind: str) -> None:
+    """The call ends `aborted` with the reason and nothing of it runs; the calls behind it as well."""
+    signal = AbortSignal()
+
+    async def asked(_: Any) -> None:
+        signal.abort("enough")
+        await anyio.sleep_forever()
+
+    asking: dict[str, dict[str, Any]] = {
+        "before_tool_call": {"before_tool_call": asked},
+        "pre_tool_use": {"hooks": [Hooks("guard", pre_tool_use=asked)]},
+        "policy": {"approve": Policy(asked)},
+    }
+    events = await played(call("work"), call("work"), abort=signal, **asking[kind])
+    assert ends(events) == [("aborted", "aborted", "Not run: enough")] * 2
+    assert ran == []
+
+
+@pytest.mark.parametrize(("reason", "text"), [("enough", "enough"), (None, "the run was stopped")])
+async def test_a_complete_reply_that_is_aborted_runs_no_call(reason: str | None, text: str) -> None:
+    """Its calls are answered with the reason, not with the words for a reply that failed."""
+    signal = AbortSignal()
+    events: list[Any] = []
+    model = ScriptedModel([[call("work")]])
+    async for event in agent_loop(["go"], Context(tools=[work]), Config(model=model, abort=signal)):
+        events.append(event)
+        if isinstance(event, MessageUpdate) and isinstance(event.delta, ToolCallEnd):
+            signal.abort(reason)
+    check(events)
+    assert ends(events) == [("aborted", "aborted", f"Not run: {text}")]
+    assert ran == []
+
+
+@pytest.mark.parametrize("approval_order", ["one_at_a_time", "all_at_once"])
+async def test_the_next_call_comes_when_this_one_has_started(approval_order: Any) -> None:
+    """Nothing begins for a call while the one before it waits for the cap, whatever the order of questions."""
+    log: list[str] = []
+
+    @tool
+    async def wait() -> str:
+        """Return when nothing else can go on."""
+        await wait_all_blocked()
+        return "ok"
+
+    def before(invocation: Any) -> None:
+        log.append(f"before {invocation.id}")
+
+    config = Config(
+        model=ScriptedModel([[call("wait", id=id) for id in "abc"], "done"]),
+        before_tool_call=before,
+        max_parallel_tools=1,
+        approval_order=approval_order,
+    )
+    async for event in agent_loop(["go"], Context(tools=[wait]), config):
+        if isinstance(event, ToolExecutionEnd):
+            log.append(f"end {event.tool_call_id}")
+    assert log == ["before a", "before b", "end a", "before c", "end b", "end c"]
