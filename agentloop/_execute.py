@@ -275,14 +275,17 @@ class Batch:
             self._check_timers()
         if self.ready:
             self._pump()
-        if core.parked and not core.buffer and not core.closing:
-            self._begin_effects()
+        self._begin_effects()
 
     def _begin_effects(self) -> None:
-        """The consumer has come back: questions, tools and hooks that wait may begin, in call order."""
+        """While the consumer has come back: questions, tools and hooks that wait may begin, in call order."""
+        core = self.core
         for call in list(self.active):
+            if not core.at_rest or core.closing:  # what came of the one before may have been told (G12)
+                return
             if call.stage == "starting":
-                self._launch(call)
+                if self._may_begin(call):
+                    self._launch(call)
             elif call.stage == "asking":
                 self._question(call)
             elif call.stage == "returned" and self.core.config.after_tool_call is not None:
@@ -333,8 +336,8 @@ class Batch:
         call.timeout = tool.timeout if tool.timeout is not None else core.config.tool_timeout
         if call.timeout is not None:
             core.timers.set(call, core.clock.now() + call.timeout)
-        self._watch_steering()
         call.job = core.spawn(lambda: self._body(call), lambda job: self._over(call), f"tool {tool.name}")
+        self._watch_steering()
 
     def _sink(self, call: Call) -> Sink:
         return Sink(self.core, call.call.id, call.call.name, AbortSignal())

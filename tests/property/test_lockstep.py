@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agentloop import (
     AgentEnd,
+    ApprovalDecision,
     ApprovalRequest,
     Config,
     Context,
@@ -20,6 +21,7 @@ from agentloop import (
     RequestBegin,
     TextDelta,
     ToolContext,
+    ToolExecutionEnd,
     ToolExecutionStart,
     ToolExecutionUpdate,
     agent_loop,
@@ -95,6 +97,30 @@ async def test_g12_a_hook_waits_although_its_tool_ends_while_the_consumer_is_bus
             await wait_all_blocked()
             assert asked == []
     assert asked == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["after_tool_call", "approve"])
+async def test_g12_what_came_of_one_call_is_taken_before_the_next_callback_begins(kind: str) -> None:
+    """Both calls wait for their hook, or for an answer, that a plain function gives at once: the second begins when the
+    consumer has come back after the first one's end, or decision."""
+    stored: list[str] = []
+    witnessed: list[list[str]] = []
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "ok"
+
+    def callback(*args: Any) -> Any:
+        witnessed.append(list(stored))
+        return "allow" if kind == "approve" else None
+
+    model = ScriptedModel([[call("work", id="a"), call("work", id="b")], "done"])
+    config = Config(model=model, approval_order="all_at_once", **{kind: callback})
+    async for event in agent_loop(["go"], Context(tools=[work]), config):
+        if isinstance(event, ToolExecutionEnd if kind == "after_tool_call" else ApprovalDecision):
+            stored.append(event.tool_call_id)
+    assert witnessed == [[], ["a"]]
 
 
 @given(ahead=st.sampled_from([0, 1, 5, 64]), stop=st.integers(1, 40))
