@@ -288,7 +288,7 @@ class Batch:
                     self._launch(call)
             elif call.stage == "asking":
                 self._question(call)
-            elif call.stage == "returned" and self.core.config.after_tool_call is not None:
+            elif call.stage == "returned":
                 self._after(call)
 
     def _question(self, call: Call) -> None:
@@ -352,17 +352,20 @@ class Batch:
         if tool.kind == "stream":
             return await sink.stream(run())
 
-        def caught() -> Any:
+        def caught() -> tuple[Any] | Raised:
             try:
-                return run()
+                return (run(),)  # trio takes no bare coroutine out of a thread
             except BaseException as error:
                 return Raised(error)
 
         if self.limiter is None:
             self.limiter = anyio.CapacityLimiter(40)
-        value = await in_thread(caught, self.limiter)
-        if isinstance(value, Raised) and isinstance(value.error, KeyboardInterrupt | SystemExit):
-            raise value.error
+        outcome = await in_thread(caught, self.limiter)
+        if isinstance(outcome, Raised):
+            if isinstance(outcome.error, KeyboardInterrupt | SystemExit):
+                raise outcome.error
+            return outcome
+        (value,) = outcome
         return await value if hasattr(type(value), "__await__") else value
 
     def _over(self, call: Call) -> None:
@@ -397,12 +400,10 @@ class Batch:
     # ------------------------------------------------------------ stopping
 
     def _stop_all(self) -> None:
-        stop = self.core.outcomes.stop
-        cause: Cause = "deadline" if stop is not None and stop.error_code == "deadline" else "abort"
         for call in list(self.active):
             if call.stage == "running":
                 if call.cause is None:
-                    self._stop(call, cause)
+                    self._stop(call, "abort")
             elif call.stage in ("returned", "after"):
                 self._end(call)
             elif call.stage != "new":  # such a call is the driver's: what it awaits for it raises Stopped
@@ -415,7 +416,6 @@ class Batch:
         core, tool, job, sink = self.core, call.tool, call.job, call.sink
         assert tool is not None and job is not None and sink is not None
         call.cause = cause
-        core.timers.clear(call)
         core.timers.set(call, core.clock.now() + core.config.abort_grace + sink.bound)
         if not tool.takes_context and tool.kind != "sync":  # a thread cannot be cancelled, only waited for
             call.cancelled = True
@@ -426,7 +426,6 @@ class Batch:
         for call in list(self.active):
             if call.stage == "asked" and self.core.config.approval_timeout is not None:
                 if self.core.timers.expired(call):
-                    self.core.timers.clear(call)
                     assert call.job is not None
                     self.core.host.cancel(call.job)
                     self._decide(call, "deny", "Tool call denied: nobody answered in time.")

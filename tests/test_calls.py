@@ -20,8 +20,11 @@ from agentloop import (
     Hooks,
     MessageUpdate,
     ToolCallEnd,
+    ToolContext,
     ToolExecutionEnd,
     ToolExecutionStart,
+    ToolExecutionUpdate,
+    ToolResult,
     agent_loop,
     tool,
 )
@@ -453,3 +456,145 @@ async def test_the_next_call_comes_when_this_one_has_started(approval_order: Any
         if isinstance(event, ToolExecutionEnd):
             log.append(f"end {event.tool_call_id}")
     assert log == ["before a", "before b", "end a", "before c", "end b", "end c"]
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+async def test_an_answer_that_comes_with_an_abort_is_too_late(awaited: bool) -> None:
+    """The question is open at the abort: no decision is told, and the call ends `aborted` although it was allowed."""
+    signal = AbortSignal()
+
+    def approve(request: ApprovalRequest) -> Any:
+        signal.abort("enough")
+        return "allow"
+
+    async def approve_later(request: ApprovalRequest) -> Any:
+        return approve(request)
+
+    events = await played(call("work", id="a"), abort=signal, approve=approve_later if awaited else approve)
+    assert order(events) == ["ask a", "run a"]
+    assert ends(events) == [("aborted", "aborted", "Not run: enough")]
+    assert ran == []
+
+
+async def test_a_question_that_was_answered_leaves_no_timer() -> None:
+    """While the tool runs nothing sleeps on the caller's clock, and `approval_timeout` does not end it."""
+    clock = VirtualClock(autojump_threshold=None)
+    asleep: list[int] = []
+
+    @tool
+    async def look() -> str:
+        """Look at the clock when nothing else goes on."""
+        await wait_all_blocked()
+        asleep.append(clock.asleep)
+        clock.jump(10)
+        await wait_all_blocked()
+        return "ok"
+
+    events = await played(call("look"), tools=(look,), clock=clock, approve=lambda _: "allow", approval_timeout=5)
+    assert ends(events) == [(None, "completed", "ok")]
+    assert asleep == [0]
+
+
+async def test_an_abort_takes_a_question_back_at_once() -> None:
+    """Who was asked is let go when the abort comes, not when the call beside it has stopped."""
+    signal, clock = AbortSignal(), VirtualClock()
+    ended: list[float] = []
+
+    @tool
+    async def slow(ctx: ToolContext) -> str:
+        """Take two seconds to stop."""
+        await ctx.abort.wait()
+        await clock.sleep(2)
+        return "stopped"
+
+    async def approve(request: ApprovalRequest) -> str:
+        if request.tool_call_id == "b":
+            try:
+                await clock.sleep(1)
+                signal.abort("enough")
+                await anyio.sleep_forever()
+            finally:
+                ended.append(clock.now())
+        return "allow"
+
+    calls = call("slow", id="a"), call("slow", id="b")
+    events = await played(*calls, tools=(slow,), clock=clock, abort=signal, abort_grace=5, approve=approve)
+    assert ends(events) == [("aborted", "aborted", "Not run: enough"), ("aborted", "aborted", "stopped")]
+    assert (ended, clock.now()) == ([1.0], 3.0)
+
+
+@pytest.mark.parametrize("kind", [ApprovalRequest, ToolExecutionStart])
+async def test_an_abort_before_the_consumer_came_back(kind: type) -> None:
+    """A call whose question, or start, was told and nothing more is answered; it has one start."""
+    signal = AbortSignal()
+    events: list[Any] = []
+    asked: list[str] = []
+
+    def approve(request: ApprovalRequest) -> str:
+        asked.append(request.tool_call_id)
+        return "allow"
+
+    config = Config(model=ScriptedModel([[call("work", id="a")]]), abort=signal, approve=approve)
+    async for event in agent_loop(["go"], Context(tools=[work]), config):
+        events.append(event)
+        if isinstance(event, kind):
+            signal.abort("enough")
+    check(events)
+    assert ends(events) == [("aborted", "aborted", "Not run: enough")]
+    assert (asked, ran) == ([] if kind is ApprovalRequest else ["a"], [])
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_an_abort_beside_a_hook_keeps_the_real_result(begun: bool) -> None:
+    """`after_tool_call` runs, or waits for the consumer, when the abort comes: the result is what the tool gave."""
+    signal = AbortSignal()
+    gate = anyio.Event()
+    events: list[Any] = []
+    asked: list[str] = []
+
+    @tool
+    async def report(ctx: ToolContext) -> str:
+        """Report, and return when told to."""
+        ctx.progress("begun")
+        await gate.wait()
+        return "real"
+
+    async def after(invocation: Any, result: ToolResult) -> ToolResult:
+        asked.append(invocation.id)
+        signal.abort("enough")
+        await anyio.sleep_forever()
+        return ToolResult("replaced")
+
+    config = Config(model=ScriptedModel([[call("report", id="a")]]), abort=signal, after_tool_call=after)
+    async for event in agent_loop(["go"], Context(tools=[report]), config):
+        events.append(event)
+        if isinstance(event, ToolExecutionUpdate):
+            gate.set()
+            await wait_all_blocked()
+            if not begun:
+                signal.abort("enough")
+    check(events)
+    assert ends(events) == [(None, "completed", "real")]
+    assert asked == (["a"] if begun else [])
+
+
+async def test_a_question_that_nobody_answers_in_time(caplog: pytest.LogCaptureFixture) -> None:
+    """`approval_timeout` denies the call and lets go of who was asked; the next call is asked about, in its own time."""
+    clock = VirtualClock()
+    ended: list[tuple[str, float]] = []
+
+    async def approve(request: ApprovalRequest) -> str:
+        try:
+            await clock.sleep(3600 if request.tool_call_id == "a" else 4)
+        finally:
+            ended.append((request.tool_call_id, clock.now()))
+        return "allow"
+
+    calls = call("work", id="a"), call("work", id="b")
+    events = await played(*calls, clock=clock, approve=approve, approval_timeout=5)
+    assert order(events) == ["ask a", "say a", "run a", "ask b", "say b", "run b"]
+    assert [e.decision for e in events if isinstance(e, ApprovalDecision)] == ["deny", "allow"]
+    denied = ("denied", "aborted", "Tool call denied: nobody answered in time.")
+    assert ends(events) == [denied, (None, "completed", "ok")]
+    assert ended == [("a", 5.0), ("b", 9.0)]
+    assert caplog.records == []

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from agentloop import Config, Context, RequestEnd, ToolContext, ToolInvocation, ToolResult, agent_loop, tool
+from agentloop import (
+    ApprovalRequest,
+    Config,
+    Context,
+    RequestEnd,
+    Run,
+    ToolContext,
+    ToolInvocation,
+    ToolResult,
+    agent_loop,
+    tool,
+)
 from agentloop.model import BlockEnd, ModelRequest
 from agentloop.testing import STALL, ScriptedModel, call
 
@@ -136,3 +148,58 @@ async def test_g24_a_thread_hears_of_an_order_to_leave_that_a_callback_gives() -
         assert await anyio.to_thread.run_sync(ended.wait, 5)
     finally:
         ended.set()
+
+
+async def test_g24_an_approval_that_waits_is_left_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """It is cancelled, which is no failure of it: the log does not say that the call was denied."""
+    asked, ended = anyio.Event(), anyio.Event()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "ok"
+
+    async def approve(request: ApprovalRequest) -> str:
+        asked.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+        return "allow"
+
+    run = agent_loop(["go"], Context(tools=[work]), Config(model=ScriptedModel([[call("work")]]), approve=approve))
+
+    async def consume() -> None:
+        async for _ in run:
+            pass
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(consume)
+        await asked.wait()
+        await run.aclose()
+    assert ended.is_set()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("kind", ["after_tool_call", "approve"])
+async def test_g24_nothing_begins_after_a_callback_has_closed_the_run(kind: str) -> None:
+    """The second call's hook, or question, waits its turn, which does not come any more."""
+    runs: list[Run] = []
+    asked: list[str] = []
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "ok"
+
+    def callback(*args: Any) -> Any:
+        asked.append(kind)
+        runs[0]._core.close()  # what `aclose` does first
+        return "allow" if kind == "approve" else None
+
+    model = ScriptedModel([[call("work"), call("work")]])
+    config = Config(model=model, approval_order="all_at_once", **{kind: callback})
+    runs.append(agent_loop(["go"], Context(tools=[work]), config))
+    async for _ in runs[0]:
+        pass
+    assert asked == [kind]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from agentloop import AbortSignal, Config, Context, ToolContext, ToolExecutionEnd, ToolResult, agent_loop, tool
 from agentloop.errors import GrammarError
 from agentloop.grammar import check
 from agentloop.messages import InlineData, Text
-from agentloop.testing import ScriptedModel, VirtualClock, call, collect
+from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
 
 pytestmark = pytest.mark.anyio
 
@@ -303,3 +305,136 @@ async def test_a_blank_output_is_told_to_be_none() -> None:
         return ToolResult("\n", is_error=True)
 
     assert (await ended(work)).result.text.endswith(SILENT)
+
+
+async def test_what_a_plain_function_returns_or_raises() -> None:
+    """Its value is the result, an awaitable one when it was awaited; what it raises is its error, `StopIteration` too."""
+
+    async def later() -> str:
+        return "later"
+
+    def plain(value: Any) -> Any:
+        @tool(name="work")
+        def work() -> Any:
+            """Work in a thread."""
+            if isinstance(value, BaseException):
+                raise value
+            return value
+
+        return work
+
+    assert said(await ended(plain("ok"))) == (None, "completed", False, "ok")
+    assert said(await ended(plain(later()))) == (None, "completed", False, "later")
+    for error in (ValueError("broken"), StopIteration("broken")):
+        assert said(await ended(plain(error))) == ("tool_error", "fatal", True, "broken")
+
+
+async def test_plain_functions_have_threads_of_their_own() -> None:
+    """They run although the application uses up all threads of the event loop, up to 40 of a batch at once."""
+    lock, full, release = threading.Lock(), threading.Event(), threading.Event()
+    running: list[int] = []
+
+    @tool
+    def work(number: int) -> str:
+        """Wait for the others."""
+        with lock:
+            running.append(number)
+            if len(running) == 40:
+                full.set()
+        release.wait(20)
+        return "ok"
+
+    async def let_go() -> None:
+        assert await anyio.to_thread.run_sync(full.wait, 20, limiter=anyio.CapacityLimiter(1))
+        await wait_all_blocked()
+        at_once.append(len(running))
+        release.set()
+
+    at_once: list[int] = []
+    model = ScriptedModel([[call("work", {"number": number}) for number in range(42)], "done"])
+    limiter = anyio.to_thread.current_default_thread_limiter()
+    limiter.total_tokens = 1
+    async with limiter, anyio.create_task_group() as group:
+        group.start_soon(let_go)
+        with anyio.fail_after(20):
+            events = await collect(agent_loop(["go"], Context(tools=[work]), Config(model=model)))
+    assert at_once == [40]
+    assert sorted(running) == list(range(42))
+    assert [e.result.text for e in events if isinstance(e, ToolExecutionEnd)] == ["ok"] * 42
+
+
+async def test_a_plain_function_over_its_time_may_still_answer() -> None:
+    """A thread cannot be cancelled, so it is waited for: what it returns within the grace is kept."""
+    clock = VirtualClock(autojump_threshold=None)
+    began, release = threading.Event(), threading.Event()
+
+    @tool(timeout=5)
+    def work() -> str:
+        """Work until it is let go."""
+        began.set()
+        release.wait(20)
+        return "half"
+
+    async def late() -> None:
+        assert await anyio.to_thread.run_sync(began.wait, 20)
+        clock.jump(5)
+        await wait_all_blocked()
+        release.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(late)
+        config = Config(model=ScriptedModel([[call("work")], "done"]), clock=clock)
+        events = await collect(agent_loop(["go"], Context(tools=[work]), config))
+    (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    assert said(end) == ("tool_timeout", "fatal", True, "half")
+
+
+@pytest.mark.parametrize(("looks", "cancelled", "given_up"), [(True, 6.0, 7.0), (False, 5.0, 6.0)])
+@pytest.mark.parametrize("obeys", [True, False])
+async def test_how_long_a_tool_over_its_time_has(looks: bool, cancelled: float, given_up: float, obeys: bool) -> None:
+    """One that looks at `ctx` has the grace to stop by itself; any other is cancelled at once. From then on the clean-up
+    has the grace, and one that ignores that too is given up."""
+    clock, release = VirtualClock(), anyio.Event()
+    log: list[float] = []
+
+    async def wait() -> str:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append(clock.now())
+            if not obeys:
+                with anyio.CancelScope(shield=True):
+                    await release.wait()
+        return "never"
+
+    async def with_context(ctx: ToolContext) -> str:
+        return await wait()
+
+    work = tool(name="work", description="Work.", timeout=5)(with_context if looks else wait)
+    ended_at: list[float] = []
+    config = Config(model=ScriptedModel([[call("work")], "done"]), clock=clock, abort_grace=1)
+    try:
+        async for event in agent_loop(["go"], Context(tools=[work]), config):
+            if isinstance(event, ToolExecutionEnd):
+                ended_at.append(clock.now())
+                assert event.error_code == ("tool_timeout" if obeys else "not_stopped")
+    finally:
+        release.set()
+    assert (log, ended_at) == ([cancelled], [cancelled if obeys else given_up])
+
+
+async def test_the_time_of_a_tool_is_over_when_it_has_returned() -> None:
+    """While `after_tool_call` takes longer than the tool had, nothing is stopped any more, whatever other timers there are."""
+    clock = VirtualClock()
+
+    async def after(invocation: Any, result: ToolResult) -> ToolResult:
+        await clock.sleep(60)
+        return ToolResult("looked over")
+
+    config = Config(
+        model=ScriptedModel([[call("work")], "done"]), clock=clock, after_tool_call=after, deadline=100, tool_timeout=5
+    )
+    events = await collect(agent_loop(["go"], Context(tools=[returning("ok")]), config))
+    check(events)
+    (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    assert said(end) == (None, "completed", False, "looked over")
