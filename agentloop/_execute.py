@@ -82,14 +82,14 @@ class Batch:
 
     def refuse_all(self, error_code: Literal["aborted", "cut_off"]) -> None:
         """Answer all calls without running them."""
-        reply = self.core.state.reply
-        finish = None if reply is None else reply.finish_reason
+        state = self.core.state
         if error_code == "aborted":
             text = self._stopped_text()
-        else:
-            text = _CUT_OFF.get(finish, "Not run: the model's reply failed before it was complete.")
-        if self.core.state.compaction is not None and error_code == "cut_off":
+        elif state.compaction is not None:
             text = "Not run: no tools are used while the conversation is summarised."
+        else:
+            assert state.reply is not None
+            text = _CUT_OFF.get(state.reply.finish_reason, "Not run: the model's reply failed before it was complete.")
         for call in self.calls:
             self._refuse(call, error_code, text)
 
@@ -452,8 +452,8 @@ class Batch:
 
     def _stopped_text(self) -> str:
         stop = self.core.outcomes.stop
-        why = stop.error_message if stop is not None and stop.error_message else "the run was stopped"
-        return f"Not run: {why}"
+        assert stop is not None
+        return f"Not run: {stop.error_message or 'the run was stopped'}"
 
     # ------------------------------------------------------------ what came of it
 

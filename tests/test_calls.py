@@ -598,3 +598,31 @@ async def test_a_question_that_nobody_answers_in_time(caplog: pytest.LogCaptureF
     assert ends(events) == [denied, (None, "completed", "ok")]
     assert ended == [("a", 5.0), ("b", 9.0)]
     assert caplog.records == []
+
+
+async def test_no_hook_begins_for_a_tool_that_ignores_an_abort() -> None:
+    """It is given up within its bound, and its end is not shown to `after_tool_call`."""
+    signal, clock, release = AbortSignal(), VirtualClock(), anyio.Event()
+    asked: list[str] = []
+
+    @tool
+    async def deaf() -> str:
+        """Ignore everything."""
+        signal.abort("enough")
+        with anyio.CancelScope(shield=True):
+            while not release.is_set():
+                try:
+                    await release.wait()
+                except anyio.get_cancelled_exc_class():
+                    continue
+        return "late"
+
+    def after(invocation: Any, result: ToolResult) -> None:
+        asked.append(invocation.id)
+
+    try:
+        events = await played(call("deaf"), tools=(deaf,), clock=clock, abort=signal, after_tool_call=after)
+    finally:
+        release.set()
+    ((code, stop_reason, _),) = ends(events)
+    assert (code, stop_reason, asked) == ("not_stopped", "aborted", [])

@@ -363,30 +363,51 @@ async def test_plain_functions_have_threads_of_their_own() -> None:
     assert [e.result.text for e in events if isinstance(e, ToolExecutionEnd)] == ["ok"] * 42
 
 
-async def test_a_plain_function_over_its_time_may_still_answer() -> None:
-    """A thread cannot be cancelled, so it is waited for: what it returns within the grace is kept."""
+@pytest.mark.parametrize("returns", ["in time", "late", "after the run"])
+async def test_a_plain_function_over_its_time_is_waited_for(returns: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A thread cannot be cancelled: what it returns within the grace is kept; then it is left to itself, and neither a
+    task nor a word of it is left in the run."""
     clock = VirtualClock(autojump_threshold=None)
-    began, release = threading.Event(), threading.Event()
+    began, release, over = threading.Event(), threading.Event(), threading.Event()
 
     @tool(timeout=5)
-    def work() -> str:
+    def work(ctx: ToolContext) -> str:
         """Work until it is let go."""
         began.set()
         release.wait(20)
+        ctx.output("half")
+        over.set()
         return "half"
 
     async def late() -> None:
         assert await anyio.to_thread.run_sync(began.wait, 20)
         clock.jump(5)
         await wait_all_blocked()
-        release.set()
+        if returns == "in time":
+            release.set()
+        else:
+            clock.jump(config.abort_grace)
 
+    config = Config(model=ScriptedModel([[call("work")], "done"]), clock=clock)
+    events: list[Any] = []
+    tasks = len(anyio.get_running_tasks())
     async with anyio.create_task_group() as group:
         group.start_soon(late)
-        config = Config(model=ScriptedModel([[call("work")], "done"]), clock=clock)
-        events = await collect(agent_loop(["go"], Context(tools=[work]), config))
+        async for event in agent_loop(["go"], Context(tools=[work]), config):
+            events.append(event)
+            if isinstance(event, ToolExecutionEnd) and returns == "late":
+                release.set()
+                assert await anyio.to_thread.run_sync(over.wait, 20)
+    await wait_all_blocked()
+    assert len(anyio.get_running_tasks()) == tasks
+    release.set()
+    check(events, outputs_kept=True)
     (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
-    assert said(end) == ("tool_timeout", "fatal", True, "half")
+    left = "The tool did not stop when it was told to; its outcome is unknown."
+    outcome = ("tool_timeout", "half") if returns == "in time" else ("not_stopped", left)
+    assert said(end) == (outcome[0], "fatal", True, outcome[1])
+    warned = "tool work did not stop within its bound and is left to itself"
+    assert caplog.messages == ([] if returns == "in time" else [warned])
 
 
 @pytest.mark.parametrize(("looks", "cancelled", "given_up"), [(True, 6.0, 7.0), (False, 5.0, 6.0)])
@@ -397,7 +418,7 @@ async def test_how_long_a_tool_over_its_time_has(looks: bool, cancelled: float, 
     clock, release = VirtualClock(), anyio.Event()
     log: list[float] = []
 
-    async def wait() -> str:
+    async def wait(say: Any = None) -> str:
         try:
             await anyio.sleep_forever()
         finally:
@@ -405,21 +426,31 @@ async def test_how_long_a_tool_over_its_time_has(looks: bool, cancelled: float, 
             if not obeys:
                 with anyio.CancelScope(shield=True):
                     await release.wait()
+                if say is not None:
+                    say("late")
         return "never"
 
     async def with_context(ctx: ToolContext) -> str:
+        return await wait(ctx.output)
+
+    async def without() -> str:
         return await wait()
 
-    work = tool(name="work", description="Work.", timeout=5)(with_context if looks else wait)
+    work = tool(name="work", description="Work.", timeout=5)(with_context if looks else without)
+    events: list[Any] = []
     ended_at: list[float] = []
     config = Config(model=ScriptedModel([[call("work")], "done"]), clock=clock, abort_grace=1)
     try:
         async for event in agent_loop(["go"], Context(tools=[work]), config):
+            events.append(event)
             if isinstance(event, ToolExecutionEnd):
                 ended_at.append(clock.now())
                 assert event.error_code == ("tool_timeout" if obeys else "not_stopped")
+                release.set()
+                await wait_all_blocked()
     finally:
         release.set()
+    check(events, outputs_kept=True)  # also: nothing of the call came after its end
     assert (log, ended_at) == ([cancelled], [cancelled if obeys else given_up])
 
 
@@ -438,3 +469,17 @@ async def test_the_time_of_a_tool_is_over_when_it_has_returned() -> None:
     check(events)
     (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
     assert said(end) == (None, "completed", False, "looked over")
+
+
+async def test_a_tool_that_has_returned_leaves_no_timer() -> None:
+    """While `after_tool_call` looks at its result nothing sleeps on the caller's clock."""
+    clock = VirtualClock(autojump_threshold=None)
+    asleep: list[int] = []
+
+    async def after(invocation: Any, result: ToolResult) -> None:
+        await wait_all_blocked()
+        asleep.append(clock.asleep)
+
+    config = Config(model=ScriptedModel([[call("work")], "done"]), clock=clock, after_tool_call=after, tool_timeout=5)
+    await collect(agent_loop(["go"], Context(tools=[returning("ok")]), config))
+    assert asleep == [0]
