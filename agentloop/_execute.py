@@ -477,10 +477,10 @@ class Batch:
 
     def _replaced(self, call: Call, answer: Any, error: BaseException | None) -> None:
         outcome = call.value
-        stopped = error is not None and (self.core.closing or self.core.look())
-        if call.stage != "after" or outcome is None or stopped:
+        assert outcome is not None
+        if call.stage != "after" or (error is not None and (self.core.closing or self.core.look())):
             return  # what was stopped keeps its real result
-        if error is None and answer is not None and not isinstance(answer, ToolResult):
+        if answer is not None and not isinstance(answer, ToolResult):
             error = TypeError(f"after_tool_call: expected a ToolResult or None, got {type(answer).__name__}")
         if error is not None:
             log.error("after_tool_call failed; the call's result is an error", exc_info=error)
@@ -491,15 +491,14 @@ class Batch:
 
     def _end(self, call: Call) -> None:
         """Step 8."""
-        assert call.value is not None
-        if call.stage == "after" and call.job is not None and not call.job.done:
-            self.core.host.cancel(call.job)
+        assert call.value is not None and call.job is not None
+        self.core.host.cancel(call.job)  # a hook's that a stop cuts short; any other is over, or was cancelled before
         self._emit_end(call, call.value)
 
     def _refuse(self, call: Call, code: str, text: str, terminate: bool = False) -> None:
         """End a call that does not run."""
         core = self.core
-        if call.stage not in ("starting", "running"):
+        if call.stage != "starting":
             core.emit(ToolExecutionStart(call.call.id, call.call.name, call.text))
         stop: StopReason = "aborted" if code in ABORTED_CALL_CODES else "fatal"
         result = ToolResult((Text(text if text.strip() else code),), is_error=True, terminate=terminate)

@@ -80,6 +80,7 @@ async def test_calls_of_a_reply_that_must_not_run_say_why(finish: Any, text: str
     """Each is answered `cut_off`, `fatal`, in the words of its reply's end; nothing ran."""
     events = await played(call("work", id="a"), call("work", id="b"), Finish(finish))
     assert ends(events) == [("cut_off", "fatal", text)] * 2
+    assert all(e.is_error and e.result.is_error for e in events if isinstance(e, ToolExecutionEnd))
     assert ran == []
 
 
@@ -105,6 +106,7 @@ async def test_an_unknown_tool_is_answered_with_those_there_are() -> None:
         ({"text": "other"}, (None, "completed", "ok"), "other"),
         (Block("not now"), ("blocked", "aborted", "not now"), None),
         (Block(""), ("blocked", "aborted", "The call was blocked."), None),
+        (Block(" "), ("blocked", "aborted", "blocked"), None),
         (7, ("blocked", "aborted", "before_tool_call: expected None, a Block or a dict, got int"), None),
     ],
 )
@@ -391,7 +393,9 @@ async def test_a_failure_of_who_is_asked_is_logged_once(
         "approve": {"approve": raises},
         "after_tool_call": {"after_tool_call": lambda invocation, result: raises(result)},
     }
-    assert ends(await played(call("work"), **asking[kind])) == [end]
+    events = await played(call("work"), **asking[kind])
+    assert ends(events) == [end]
+    assert all(e.is_error and e.result.is_error for e in events if isinstance(e, ToolExecutionEnd))
     (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
     assert record.getMessage() == logged
     assert record.exc_info is not None
@@ -495,7 +499,8 @@ async def test_a_question_that_was_answered_leaves_no_timer() -> None:
     assert asleep == [0]
 
 
-async def test_an_abort_takes_a_question_back_at_once() -> None:
+@pytest.mark.parametrize("kind", ["approve", "after_tool_call"])
+async def test_an_abort_takes_a_question_back_at_once(kind: str) -> None:
     """Who was asked is let go when the abort comes, not when the call beside it has stopped."""
     signal, clock = AbortSignal(), VirtualClock()
     ended: list[float] = []
@@ -507,19 +512,21 @@ async def test_an_abort_takes_a_question_back_at_once() -> None:
         await clock.sleep(2)
         return "stopped"
 
-    async def approve(request: ApprovalRequest) -> str:
-        if request.tool_call_id == "b":
-            try:
-                await clock.sleep(1)
-                signal.abort("enough")
-                await anyio.sleep_forever()
-            finally:
-                ended.append(clock.now())
-        return "allow"
+    async def asked(about: Any, *_: Any) -> Any:
+        if isinstance(about, ApprovalRequest) and about.tool_name == "slow":
+            return "allow"
+        try:
+            await clock.sleep(1)
+            signal.abort("enough")
+            await anyio.sleep_forever()
+        finally:
+            ended.append(clock.now())
 
-    calls = call("slow", id="a"), call("slow", id="b")
-    events = await played(*calls, tools=(slow,), clock=clock, abort=signal, abort_grace=5, approve=approve)
-    assert ends(events) == [("aborted", "aborted", "Not run: enough"), ("aborted", "aborted", "stopped")]
+    events = await played(
+        call("slow"), call("work"), tools=(slow, work), clock=clock, abort=signal, abort_grace=5, **{kind: asked}
+    )
+    real = (None, "completed", "ok") if kind == "after_tool_call" else ("aborted", "aborted", "Not run: enough")
+    assert ends(events) == [real, ("aborted", "aborted", "stopped")]
     assert (ended, clock.now()) == ([1.0], 3.0)
 
 
@@ -626,3 +633,25 @@ async def test_no_hook_begins_for_a_tool_that_ignores_an_abort() -> None:
         release.set()
     ((code, stop_reason, _),) = ends(events)
     assert (code, stop_reason, asked) == ("not_stopped", "aborted", [])
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+async def test_what_a_hook_says_as_the_abort_comes(
+    awaited: bool, fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What `after_tool_call` made of the result counts; if it fails then, the result is the tool's own and no failure."""
+    signal = AbortSignal()
+
+    def after(invocation: Any, result: ToolResult) -> ToolResult:
+        signal.abort("enough")
+        if fails:
+            raise ValueError("broken")
+        return ToolResult("replaced")
+
+    async def after_later(invocation: Any, result: ToolResult) -> ToolResult:
+        return after(invocation, result)
+
+    events = await played(call("work"), abort=signal, after_tool_call=after_later if awaited else after)
+    assert ends(events) == [(None, "completed", "ok" if fails else "replaced")]
+    assert caplog.records == []

@@ -11,7 +11,6 @@ import anyio.to_thread
 import pytest
 
 from agentloop import (
-    ApprovalRequest,
     Config,
     Context,
     RequestEnd,
@@ -150,8 +149,9 @@ async def test_g24_a_thread_hears_of_an_order_to_leave_that_a_callback_gives() -
         ended.set()
 
 
-async def test_g24_an_approval_that_waits_is_left_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    """It is cancelled, which is no failure of it: the log does not say that the call was denied."""
+@pytest.mark.parametrize("kind", ["after_tool_call", "approve", "before_tool_call"])
+async def test_g24_a_callback_that_waits_is_left_without_a_word(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is cancelled, which is no failure of it: the log says nothing of the call."""
     asked, ended = anyio.Event(), anyio.Event()
 
     @tool
@@ -159,15 +159,15 @@ async def test_g24_an_approval_that_waits_is_left_without_a_word(caplog: pytest.
         """Work."""
         return "ok"
 
-    async def approve(request: ApprovalRequest) -> str:
+    async def callback(*args: Any) -> None:
         asked.set()
         try:
             await anyio.sleep_forever()
         finally:
             ended.set()
-        return "allow"
 
-    run = agent_loop(["go"], Context(tools=[work]), Config(model=ScriptedModel([[call("work")]]), approve=approve))
+    config = Config(model=ScriptedModel([[call("work")]]), **{kind: callback})
+    run = agent_loop(["go"], Context(tools=[work]), config)
 
     async def consume() -> None:
         async for _ in run:

@@ -221,6 +221,7 @@ async def test_a_tool_that_does_not_stop(by: str, stop_reason: str) -> None:
         ("ok", ToolResult(""), (None, "completed", False, "[no output]")),
         ("ok", ToolResult("bad", is_error=True), ("tool_error", "fatal", True, "bad")),
         ("ok", ToolResult(" ", is_error=True), ("tool_error", "fatal", True, SILENT)),
+        ("ok", "x", ("tool_error", "fatal", True, "after_tool_call: expected a ToolResult or None, got str")),
         (ToolResult("bad", is_error=True), ToolResult("fine"), (None, "completed", False, "fine")),
         (ToolResult("bad", is_error=True), ToolResult("worse", is_error=True), ("tool_error", "fatal", True, "worse")),
     ],
