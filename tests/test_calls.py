@@ -655,3 +655,22 @@ async def test_what_a_hook_says_as_the_abort_comes(
     events = await played(call("work"), abort=signal, after_tool_call=after_later if awaited else after)
     assert ends(events) == [(None, "completed", "ok" if fails else "replaced")]
     assert caplog.records == []
+
+
+async def test_an_abort_answers_a_call_that_waits_for_the_cap_once() -> None:
+    """It is refused at once; that the others stop one after the other makes room for nothing."""
+    signal, clock = AbortSignal(), VirtualClock()
+
+    @tool
+    async def stop(ctx: ToolContext, seconds: int) -> str:
+        """Stop so many seconds after the abort."""
+        await clock.sleep(1)
+        signal.abort("enough")
+        await clock.sleep(seconds)
+        return "stopped"
+
+    calls = call("stop", {"seconds": 1}), call("stop", {"seconds": 2}), call("work")
+    events = await played(*calls, tools=(stop, work), clock=clock, abort=signal, abort_grace=5, max_parallel_tools=2)
+    refused, stopped = ("aborted", "aborted", "Not run: enough"), ("aborted", "aborted", "stopped")
+    assert ends(events) == [refused, stopped, stopped]
+    assert ran == []
