@@ -330,12 +330,13 @@ async def test_what_a_plain_function_returns_or_raises() -> None:
         assert said(await ended(plain(error))) == ("tool_error", "fatal", True, "broken")
 
 
-async def test_plain_functions_have_threads_of_their_own() -> None:
-    """They run although the application uses up all threads of the event loop, up to 40 of a batch at once."""
+@pytest.mark.parametrize("eager", [False, True])
+async def test_plain_functions_have_threads_of_their_own(eager: bool) -> None:
+    """They run although the application uses up all threads of the event loop, up to 40 of a batch at once: also if some
+    of them began while the reply streamed."""
     lock, full, release = threading.Lock(), threading.Event(), threading.Event()
     running: list[int] = []
 
-    @tool
     def work(number: int) -> str:
         """Wait for the others."""
         with lock:
@@ -352,13 +353,15 @@ async def test_plain_functions_have_threads_of_their_own() -> None:
         release.set()
 
     at_once: list[int] = []
-    model = ScriptedModel([[call("work", {"number": number}) for number in range(42)], "done"])
+    tools = [tool(name="early", replay="safe")(work), tool(name="late")(work)]
+    calls = [call("early" if number < 21 else "late", {"number": number}) for number in range(42)]
+    config = Config(model=ScriptedModel([calls, "done"]), eager_tools=eager)
     limiter = anyio.to_thread.current_default_thread_limiter()
     limiter.total_tokens = 1
     async with limiter, anyio.create_task_group() as group:
         group.start_soon(let_go)
         with anyio.fail_after(20):
-            events = await collect(agent_loop(["go"], Context(tools=[work]), Config(model=model)))
+            events = await collect(agent_loop(["go"], Context(tools=tools), config))
     assert at_once == [40]
     assert sorted(running) == list(range(42))
     assert [e.result.text for e in events if isinstance(e, ToolExecutionEnd)] == ["ok"] * 42
