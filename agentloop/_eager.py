@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+import anyio
+
 from agentloop._ask import ask
 from agentloop._execute import Batch
 from agentloop._host import Host, Job, Waiter
@@ -222,7 +224,6 @@ class Ahead(Batch):
     def leave_to(self, heir: Batch) -> None:
         """The reply is committed and its calls are run: nothing more begins here."""
         self.heir = heir
-        heir.limiter = self.limiter
         self.waiting.clear()
 
     def drop(self) -> None:
@@ -275,6 +276,10 @@ class EagerBatch(Batch):
         """Run all calls; what began for one that is refused after all (a stop came) has ended as well."""
         await super().run()
         await self.ahead.discard()
+
+    def threads(self) -> anyio.CapacityLimiter:
+        """Those of what began early count as well."""
+        return self.ahead.threads()
 
     def tell_of_the_end(self) -> None:
         """Also to what nobody was told of yet."""

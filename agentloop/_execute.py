@@ -358,15 +358,19 @@ class Batch:
             except BaseException as error:
                 return Raised(error)
 
-        if self.limiter is None:
-            self.limiter = anyio.CapacityLimiter(40)
-        outcome = await in_thread(caught, self.limiter)
+        outcome = await in_thread(caught, self.threads())
         if isinstance(outcome, Raised):
             if isinstance(outcome.error, KeyboardInterrupt | SystemExit):
                 raise outcome.error
             return outcome
         (value,) = outcome
         return await value if hasattr(type(value), "__await__") else value
+
+    def threads(self) -> anyio.CapacityLimiter:
+        """What bounds the worker threads of a batch; those of the event loop may be used up by the application."""
+        if self.limiter is None:
+            self.limiter = anyio.CapacityLimiter(40)
+        return self.limiter
 
     def _over(self, call: Call) -> None:
         assert call.sink is not None
