@@ -85,16 +85,6 @@ class _Held:
         self.room_waiters: list[Waiter] = []
         self.closing_bound = 0.0
 
-    @property
-    def closing(self) -> bool:
-        """Whether the consumer has left."""
-        return self._core.closing
-
-    @property
-    def ended(self) -> bool:
-        """Whether the run is over."""
-        return self._core.ended
-
     def emit(self, event: Event) -> None:
         """Keep it."""
         self.buffer.append(event)

@@ -78,6 +78,7 @@ class Batch:
         nothing else (G24)."""
         for call in self.active:
             if call.sink is not None:
+                call.sink.closed = True
                 call.sink.signal.abort("the consumer has left")
 
     def refuse_all(self, error_code: Literal["aborted", "cut_off"]) -> None:
