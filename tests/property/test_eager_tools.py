@@ -370,11 +370,13 @@ async def test_the_cap_is_kept_while_the_reply_streams() -> None:
     clock = VirtualClock()
 
     @tool(replay="safe")
-    async def work(n: int) -> int:
-        """Work for a second."""
+    async def work(ctx: ToolContext, n: int) -> int:
+        """Work for a second, and report on the way."""
         running.append(n)
         most[0] = max(most[0], len(running))
-        await clock.sleep(1)
+        await clock.sleep(0.75)
+        ctx.progress("soon")
+        await clock.sleep(0.25)
         running.remove(n)
         return n
 
@@ -735,8 +737,8 @@ async def test_nothing_begins_early_while_the_consumer_is_busy() -> None:
     assert stage.early == ["first", "look"]
 
 
-@pytest.mark.parametrize("told", [False, True])
-async def test_a_nested_runs_time_to_close_is_the_runs_when_the_call_is_told(told: bool) -> None:
+@pytest.mark.parametrize(("eager", "told"), [(True, False), (True, True), (False, True)])
+async def test_a_nested_runs_time_to_close_is_the_runs_when_the_call_is_told(eager: bool, told: bool) -> None:
     """As long as its start is not told the nested run has not begun, and the run closes without its time."""
     stage = Stage(call("delegate"))
     bounds: list[float] = []
@@ -752,7 +754,7 @@ async def test_a_nested_runs_time_to_close_is_the_runs_when_the_call_is_told(tol
         await ctx.nested(nothing(), "child", closing_bound=0.5)
         return "delegated"
 
-    run = agent_loop(["go"], Context(tools=[delegate]), Config(model=stage.model, eager_tools=True))
+    run = agent_loop(["go"], Context(tools=[delegate]), Config(model=stage.model, eager_tools=eager))
     async for event in run:
         if isinstance(event, SubagentStarted if told else RequestEnd):
             bounds.append(run._core.closing_bound)
