@@ -295,7 +295,6 @@ class EagerBatch(Batch):
         if begun is None:
             super()._launch(call)
             return
-        call.stage = begun.stage = "running"
         self.calls[self.calls.index(call)] = begun
         self.active[self.active.index(call)] = begun
         self._watch_steering()

@@ -273,6 +273,7 @@ async def test_g12_effects_of_a_nested_run_wait_for_the_consumer_too() -> None:
         await wait_all_blocked()  # whatever could run ahead has run
         stored.append(event)
     assert told == [["RequestBegin"], ["ToolExecutionStart"], ["RequestBegin"]]
+    assert [event.result.text for event in stored if isinstance(event, ToolExecutionEnd)] == ["completed"]
 
 
 @pytest.mark.parametrize("ahead", [1, 4, 64])
