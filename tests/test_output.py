@@ -150,7 +150,7 @@ async def test_progress_replaces_no_event_of_another_kind() -> None:
 
     model = ScriptedModel([[call("work", id="c0"), call("work", id="c1")], "done"])
     events: list[Any] = []
-    async for event in agent_loop(["go"], Context(tools=[work]), Config(model=model)):
+    async for event in agent_loop(["go"], Context(tools=[work]), Config(model=model, run_ahead=0)):
         events.append(event)
         if isinstance(event, ToolExecutionUpdate) and not second.is_set():
             first.set()
