@@ -391,6 +391,25 @@ async def test_g30_who_waits_for_steering_is_let_go_with_the_batch() -> None:
     assert end.stop_reason == "completed"
 
 
+async def test_g30_a_pure_wait_needs_nobody_who_waits_for_steering() -> None:
+    """Without `wait_for_steering` it runs to its end like any other call."""
+
+    @tool(interruptible=True)
+    async def nap() -> str:
+        """Sleep a little."""
+        await wait_all_blocked()
+        return "slept"
+
+    events = await collect(
+        agent_loop(["go"], Context(tools=[nap]), Config(model=ScriptedModel([[call("nap")], "done"])))
+    )
+    check(events)
+    end = events[-1]
+    assert isinstance(end, AgentEnd)
+    assert end.stop_reason == "completed"
+    assert [e.result.text for e in events if isinstance(e, ToolExecutionEnd)] == ["slept"]
+
+
 async def test_g30_who_waits_for_steering_and_fails_ends_the_run() -> None:
     """A callback that fails is the run's failure, told by its name; the pure wait is told to stop."""
 
