@@ -399,7 +399,8 @@ class Batch:
             return
         self.interrupted = True
         for call in list(self.active):
-            if call.tool is not None and call.tool.interruptible and call.stage == "running":
+            assert call.tool is not None
+            if call.tool.interruptible and call.stage == "running":
                 self._stop(call, "interrupt")
 
     # ------------------------------------------------------------ stopping

@@ -674,3 +674,61 @@ async def test_an_abort_answers_a_call_that_waits_for_the_cap_once() -> None:
     refused, stopped = ("aborted", "aborted", "Not run: enough"), ("aborted", "aborted", "stopped")
     assert ends(events) == [refused, stopped, stopped]
     assert ran == []
+
+
+async def test_questions_beside_other_timers() -> None:
+    """Without `approval_timeout` an answer may take its time, whatever else is timed."""
+    clock = VirtualClock()
+
+    async def approve(request: ApprovalRequest) -> str:
+        await clock.sleep(1 if request.tool_call_id == "a" else 20)
+        return "allow"
+
+    calls = call("work", id="a"), call("work", id="b")
+    events = await played(
+        *calls, clock=clock, approve=approve, approval_order="all_at_once", deadline=100, tool_timeout=5
+    )
+    assert ends(events) == [(None, "completed", "ok")] * 2
+
+
+async def test_the_time_of_a_question_is_not_that_of_its_call() -> None:
+    """A call that was allowed in time has the time of a tool, and ends as one."""
+    clock = VirtualClock()
+
+    @tool
+    async def slow() -> str:
+        """Sleep for an hour."""
+        await clock.sleep(3600)
+        return "never"
+
+    events = await played(
+        call("slow"), tools=(slow,), clock=clock, approve=lambda _: "allow", approval_timeout=3, tool_timeout=7
+    )
+    assert ends(events) == [("tool_timeout", "fatal", "The tool timed out after 7 s.")]
+    assert clock.now() == 7.0
+
+
+async def test_what_a_hook_says_after_the_abort_is_dropped() -> None:
+    """It ignores that it was let go, and answers while the call beside it still stops: its call has ended."""
+    signal, clock = AbortSignal(), VirtualClock()
+
+    @tool
+    async def slow(ctx: ToolContext) -> str:
+        """Take two seconds to stop."""
+        await ctx.abort.wait()
+        await clock.sleep(2)
+        return "stopped"
+
+    async def after(invocation: Any, result: ToolResult) -> ToolResult:
+        signal.abort("enough")
+        with anyio.CancelScope(shield=True):
+            for _ in range(2):
+                try:
+                    await clock.sleep(1)
+                except anyio.get_cancelled_exc_class():
+                    continue
+        return ToolResult("late")
+
+    calls = call("slow"), call("work")
+    events = await played(*calls, tools=(slow, work), clock=clock, abort=signal, abort_grace=5, after_tool_call=after)
+    assert ends(events) == [(None, "completed", "ok"), ("aborted", "aborted", "stopped")]

@@ -367,6 +367,32 @@ async def test_plain_functions_have_threads_of_their_own(eager: bool) -> None:
     assert [e.result.text for e in events if isinstance(e, ToolExecutionEnd)] == ["ok"] * 42
 
 
+async def test_a_plain_function_that_takes_no_context_is_waited_for_as_well() -> None:
+    """It hears of nothing, but nothing can cancel it either: what it returns within the grace is kept."""
+    clock = VirtualClock(autojump_threshold=None)
+    began, release = threading.Event(), threading.Event()
+
+    @tool(timeout=5)
+    def work() -> str:
+        """Work until it is let go."""
+        began.set()
+        release.wait(20)
+        return "half"
+
+    async def late() -> None:
+        assert await anyio.to_thread.run_sync(began.wait, 20)
+        clock.jump(5)
+        await wait_all_blocked()
+        release.set()
+
+    config = Config(model=ScriptedModel([[call("work")], "done"]), clock=clock)
+    async with anyio.create_task_group() as group:
+        group.start_soon(late)
+        events = await collect(agent_loop(["go"], Context(tools=[work]), config))
+    (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    assert said(end) == ("tool_timeout", "fatal", True, "half")
+
+
 @pytest.mark.parametrize("returns", ["in time", "late", "after the run"])
 async def test_a_plain_function_over_its_time_is_waited_for(returns: str, caplog: pytest.LogCaptureFixture) -> None:
     """A thread cannot be cancelled: what it returns within the grace is kept; then it is left to itself, and neither a
@@ -421,6 +447,7 @@ async def test_how_long_a_tool_over_its_time_has(looks: bool, cancelled: float, 
     has the grace, and one that ignores that too is given up."""
     clock, release = VirtualClock(), anyio.Event()
     log: list[float] = []
+    said_late: list[str] = []
 
     async def wait(say: Any = None) -> str:
         try:
@@ -432,6 +459,7 @@ async def test_how_long_a_tool_over_its_time_has(looks: bool, cancelled: float, 
                     await release.wait()
                 if say is not None:
                     say("late")
+                    said_late.append("late")  # it is dropped, which is no error
         return "never"
 
     async def with_context(ctx: ToolContext) -> str:
@@ -454,6 +482,7 @@ async def test_how_long_a_tool_over_its_time_has(looks: bool, cancelled: float, 
                 await wait_all_blocked()
     finally:
         release.set()
+    assert said_late == (["late"] if looks and not obeys else [])
     check(events, outputs_kept=True)  # also: nothing of the call came after its end
     assert (log, ended_at) == ([cancelled], [cancelled if obeys else given_up])
 

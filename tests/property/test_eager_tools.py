@@ -857,11 +857,15 @@ async def test_what_was_dropped_leaves_no_timer() -> None:
     assert asleep == [1, 0]
 
 
-async def test_a_thread_that_does_not_stop_leaves_no_task() -> None:
-    """Its reply fails and it does not listen: the run ends without it, and no task waits for it."""
+@pytest.mark.parametrize("timeout", [None, 0.01])
+async def test_a_thread_that_does_not_stop_leaves_no_task(
+    timeout: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its reply fails, or its time was over before, and it does not listen: the run ends without it, and no task waits
+    for it."""
     began, release = threading.Event(), threading.Event()
 
-    @tool(replay="safe")
+    @tool(replay="safe", timeout=timeout)
     def deaf() -> str:
         """Wait to be let go."""
         began.set()
@@ -870,6 +874,8 @@ async def test_a_thread_that_does_not_stop_leaves_no_task() -> None:
 
     async def until_begun(request: Any) -> None:
         await anyio.to_thread.run_sync(began.wait)
+        while timeout is not None and not caplog.messages:  # until it is given up
+            await anyio.lowlevel.checkpoint()
 
     model = ScriptedModel([[call("deaf"), BlockEnd(), until_begun, ModelError("rejected", "no")]])
     config = Config(model=model, eager_tools=True, abort_grace=0.05)
