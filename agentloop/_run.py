@@ -335,7 +335,7 @@ class Core:
         job = self.spawn(lambda: value, lambda job: close_unstarted(value))
         await self.until(lambda: job.done or self.look())
         if not job.done and keep:  # a cancellation might lose what it has taken, whatever shield it stands under
-            await self._within_grace((job,))
+            await self.within_grace((job,))
         if not job.done:
             await self.cancel_jobs((job,))
         if job.error is None and (keep or not self.look()):
@@ -362,12 +362,12 @@ class Core:
             self.host.cancel(job)
         if all(job.done for job in jobs):
             return
-        await self._within_grace(jobs)
+        await self.within_grace(jobs)
         for job in jobs:
             if not job.done:
                 self.give_up(job)
 
-    async def _within_grace(self, jobs: Iterable[Job]) -> None:
+    async def within_grace(self, jobs: Iterable[Job]) -> None:
         """Wait until the jobs are over, at most the grace."""
         key = object()
         self.timers.set(key, self.clock.now() + self.config.abort_grace)

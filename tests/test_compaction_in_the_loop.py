@@ -19,8 +19,11 @@ from agentloop import (
     Context,
     CustomMessage,
     MessageEnd,
+    MessageUpdate,
     RequestEnd,
     Retry,
+    ToolCallEnd,
+    ToolExecutionEnd,
     ToolResultMessage,
     UserMessage,
     agent_loop,
@@ -122,6 +125,12 @@ async def test_an_unusable_reply_is_asked_again_and_its_calls_are_answered() -> 
     assert "called a tool" in texts(model.requests[2].messages)[-1]
     done = [e for e in events if isinstance(e, CompactionEnd)]
     assert [(e.status, e.attempt) for e in done] == [("completed", 2)]
+    (refused,) = [e for e in events if isinstance(e, ToolExecutionEnd)]
+    assert (refused.error_code, refused.stop_reason, refused.result.text) == (
+        "cut_off",
+        "fatal",
+        "Not run: no tools are used while the conversation is summarised.",
+    )
     assert end.pending_summary == user("[summary] short")
 
 
@@ -152,6 +161,20 @@ async def test_an_abort_inside_is_compaction_interrupted() -> None:
     assert [(e.status, e.error_code) for e in done] == [("aborted", "compaction_interrupted")]
     assert (end.stop_reason, end.error_code) == ("aborted", "compaction_interrupted")
     assert texts(end.messages)[:2] == ["go", "answer"]
+
+
+async def test_an_abort_inside_answers_the_calls_of_its_reply() -> None:
+    """The reply was whole when the abort came: its call is told of the abort, not of the summary."""
+    signal = AbortSignal()
+    events: list[Any] = []
+    config = Config(model=ScriptedModel([["answer", BIG], call("x")]), compaction=Summarise(), abort=signal)
+    async for event in agent_loop(["go"], Context(), config):
+        events.append(event)
+        if isinstance(event, MessageUpdate) and isinstance(event.delta, ToolCallEnd):
+            signal.abort("enough")
+    check(events)
+    (refused,) = [e for e in events if isinstance(e, ToolExecutionEnd)]
+    assert (refused.error_code, refused.stop_reason, refused.result.text) == ("aborted", "aborted", "Not run: enough")
 
 
 async def test_a_run_of_its_own() -> None:
