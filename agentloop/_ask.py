@@ -60,11 +60,13 @@ async def ask(core: Core, attempt: int, emit: Callable[[Event], None] | None = N
 
 
 def _announce_tools(core: Core) -> None:
-    specs = tuple([tool.spec for tool in core.tools.values()]) if core.tools_changed else core.specs
+    if not core.tools_changed:
+        return
     core.tools_changed = False
-    if specs != core.specs or core.specs is None:
-        core.specs = specs or ()
-        core.emit(ToolListReady(core.specs))
+    specs = tuple([tool.spec for tool in core.tools.values()])
+    if specs != core.specs:
+        core.specs = specs
+        core.emit(ToolListReady(specs))
 
 
 def _stopped(core: Core) -> _Failure:
@@ -129,7 +131,7 @@ def _listed(core: Core, value: Any, name: str) -> list[Any]:
 class _Reading:
     """The reading of one stream."""
 
-    __slots__ = ("assembler", "core", "job", "over", "paused", "reads", "request", "seen", "stamp")
+    __slots__ = ("assembler", "core", "heard", "job", "over", "paused", "request", "stamp")
 
     request: ModelRequest
     job: Job
@@ -141,8 +143,7 @@ class _Reading:
         self.assembler = Assembler(header, emit, core.emit_delta, core.claim_id, core.emit)
         self.over = False  # nothing more is read
         self.paused = False  # it is the consumer who is waited for
-        self.reads = 0
-        self.seen = 0
+        self.heard = False  # something came since silence was last looked for
         self.stamp = 0.0  # when the provider was last heard of, as far as it matters
 
     async def read(self) -> _Failure | None:
@@ -156,19 +157,13 @@ class _Reading:
         if idle is not None:
             core.timers.set(self, self.stamp + idle)
         self.job = job = core.spawn(self._stream, tag="a model's stream")
-        silent = False
         try:
             await core.until(self._settled)
             silent = not job.done and not core.look()
-        except BaseException:
-            self.over = True
-            raise
         finally:
-            if idle is not None:
-                core.timers.clear(self)
-        if not job.done:
             self.over = True
-            await core.cancel_jobs((job,))
+            core.timers.clear(self)
+        await core.cancel_jobs((job,))
         return self._verdict(job, silent)
 
     def _settled(self) -> bool:
@@ -195,8 +190,8 @@ class _Reading:
         if idle is None or not core.timers.expired(self):
             return False
         now = core.clock.now()
-        if self.paused or self.reads != self.seen:
-            self.seen = self.reads
+        if self.paused or self.heard:
+            self.heard = False
             self.stamp = max(self.stamp, now if self.paused or core.taker is None else self.stamp)
         if self.stamp + idle <= now:
             return True
@@ -208,8 +203,6 @@ class _Reading:
         core, feed = self.core, self.assembler.feed
         now, ahead, count = core.clock.now, core.config.run_ahead, 0
         abort = core.config.abort or core.signal
-        if abort.aborted:  # between the spawn of this job and its first line
-            return
         stream: Any = await _open(self.request)
         try:
             async for chunk in stream:
@@ -218,7 +211,7 @@ class _Reading:
                 if core.taker is not None:
                     self.stamp = now()
                 feed(chunk)
-                self.reads += 1
+                self.heard = True
                 count += 1
                 if count >= ahead:
                     count = 0

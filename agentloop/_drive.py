@@ -58,6 +58,7 @@ class Driver:
         self.toolset = Toolset(core, tools)
         self.ahead: Ahead | None = None  # calls of the last reply that began while it came
         self.turn_end = TurnEnd()
+        self.prompts: list[AgentMessage] = []  # inputs of a compaction's next attempt
         self.problem: str | None = None  # what was wrong with the last attempt at a summary
         self.summary: UserMessage | None = None
 
@@ -87,15 +88,14 @@ class Driver:
         core = self.core
         state, outcomes = core.state, core.outcomes
         await self.toolset.look()
-        if core.look() and not outcomes.inputs and self.toolset.connected:
+        if core.look() and not outcomes.inputs:
             return
         summary = state.summary
-        prompts = outcomes.prompts if state.turns == 0 or outcomes.prompts else []
-        inputs, outcomes.inputs, outcomes.prompts = outcomes.inputs, [], []
         core.emit(TurnStart(state.turns))
         if outcomes.open_calls:  # such a turn has no inputs: they wait for the next
-            outcomes.inputs, outcomes.prompts = inputs, prompts
             return
+        prompts, outcomes.prompts = outcomes.prompts, []
+        inputs, outcomes.inputs = outcomes.inputs, []
         if summary is not None:
             self._input(summary)
         for message in prompts:
@@ -128,9 +128,7 @@ class Driver:
         if stop.abort:
             core.emit(Abort(stop.error_code, stop.error_message))
         completed = stop.stop_reason == "completed"
-        failed = (
-            core.failure if stop.exception is None and not completed and core.outcomes.stop is None else stop.exception
-        )
+        failed = core.failure if core.outcomes.stop is None and not completed else stop.exception
         core.emit(
             AgentEnd(
                 state.new_messages if completed else state.all_messages,
@@ -151,6 +149,9 @@ class Driver:
             self.toolset.replace(await self._call(self.core.config.get_tools))
             if self.core.look():
                 return
+        prompts, self.prompts = self.prompts, []
+        for message in prompts:  # nothing may come between them and their attempt, not even a stop
+            self._input(message)
         if is_eager(self.core):
             self.ahead = await ask_eagerly(self.core, step.attempt)
         else:
@@ -172,7 +173,7 @@ class Driver:
         stop = core.outcomes.stop
         if stop is None:
             core.outcomes.waited = True
-        elif stop.abort and core.state.compaction is None:
+        elif stop.abort:
             stop.error_code = "backoff_interrupted"
 
     async def _run_calls(self, step: steps.RunCalls) -> None:
@@ -239,7 +240,7 @@ class Driver:
         if not isinstance(message, UserMessage) or message.sender is not None:
             return
         for hooks in core.config.hooks:
-            if hooks.user_prompt is None or core.look():
+            if hooks.user_prompt is None:
                 continue
             try:
                 answer = hook_answer(await core.call(hooks.user_prompt, message))
@@ -293,7 +294,7 @@ class Driver:
         assert core.config.compaction is not None
         reason = outcomes.due or "manual"
         outcomes.due = outcomes.summary = None
-        outcomes.prompted = outcomes.judged = outcomes.waited = False
+        outcomes.prompted = False
         self.problem = self.summary = None
         core.emit(CompactionBegin(reason, core.config.compaction.mode, state.context_tokens, state.context_turns))
 
@@ -302,9 +303,7 @@ class Driver:
         assert core.config.compaction is not None
         messages = await self._call(core.config.compaction.prompt, core.state.attempt + 1, self.problem)
         core.outcomes.prompted = True
-        inputs = self._messages(() if messages is None else messages, "the compaction's prompt")
-        for message in inputs if core.outcomes.stop is None else ():
-            self._input(message)
+        self.prompts = self._messages(() if messages is None else messages, "the compaction's prompt")
 
     async def _judge_summary(self, step: steps.JudgeSummary) -> None:
         core, reply = self.core, self.core.state.reply
@@ -319,7 +318,7 @@ class Driver:
         else:
             text = await self._given(str, compaction.accept, reply)
             self.problem = "the reply held no summary"
-            if text is None and core.outcomes.stop is None and hasattr(compaction, "problem"):
+            if text is None and hasattr(compaction, "problem"):
                 self.problem = await self._given(str, compaction.problem, reply)
         if text and text.strip():
             self.summary = await self._given(UserMessage, compaction.summary, text)
@@ -343,7 +342,7 @@ class Driver:
         if outcomes.stop is not None and outcomes.stop.abort:
             outcomes.stop.error_code = "compaction_interrupted"
         if not completed and outcomes.checked == "before":
-            core.stop(Stop(step.status, step.error_code, step.error_message))
+            core.stop(Stop(step.status, step.error_code, step.error_message, exception=core.failure))
         attempt = core.state.attempt or None
         summary = self.summary if completed else None
         core.emit(

@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+import anyio
+
 from agentloop._ask import ask
 from agentloop._execute import Batch
 from agentloop._host import Host, Job, Waiter
 from agentloop._outcome import Call, Outcome
-from agentloop._run import Closed, Core
+from agentloop._run import Core
 from agentloop._sink import Sink
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
@@ -59,13 +61,13 @@ async def ask_eagerly(core: Core, attempt: int) -> Ahead:
     core.service = ahead.service
     try:
         await ask(core, attempt, ahead.emit)
-    except Closed:
-        ahead.tell_of_the_end()
-        raise
     finally:
         core.service = None
+        if core.closing:
+            ahead.tell_of_the_end()
     request = core.state.request
-    if request is None or request.status != "completed":
+    assert request is not None
+    if request.status != "completed":
         await ahead.discard()
     return ahead
 
@@ -82,16 +84,6 @@ class _Held:
         self.buffer: deque[Event] = deque()
         self.room_waiters: list[Waiter] = []
         self.closing_bound = 0.0
-
-    @property
-    def closing(self) -> bool:
-        """Whether the consumer has left."""
-        return self._core.closing
-
-    @property
-    def ended(self) -> bool:
-        """Whether the run is over."""
-        return self._core.ended
 
     def emit(self, event: Event) -> None:
         """Keep it."""
@@ -147,7 +139,7 @@ class Ahead(Batch):
         self.heir: Batch | None = None
         self.waiting: deque[Call] = deque()  # complete, and not begun
         self.begun: dict[str, Call] = {}  # by id, until they are told or discarded; `active` are those that still run
-        self.dropped: list[Call] = []
+        self.dropped: list[Job] = []
         self.open = True  # further calls may begin
 
     def emit(self, event: Event) -> None:
@@ -177,12 +169,12 @@ class Ahead(Batch):
             return
         if core.timers:
             self._check_timers()
-        if self.waiting and core.at_rest and not core.closing:
+        if core.at_rest:
             self._pump()
 
     def _pump(self) -> None:
-        cap = self.core.config.max_parallel_tools
-        while self.waiting and (cap is None or len(self.active) < cap):
+        core, cap = self.core, self.core.config.max_parallel_tools
+        while self.waiting and not core.closing and (cap is None or len(self.active) < cap):
             call = self.waiting.popleft()
             assert call.tool is not None
             try:
@@ -214,53 +206,40 @@ class Ahead(Batch):
 
     def hand_over(self, call: Call) -> Call | None:
         """The work that began for a call, if it did: from now on the heir sees to it."""
-        self._keep_results()
         found = self.begun.pop(call.call.id, None)
-        if found is not None and found in self.active:
+        if found in self.active:
             self.active.remove(found)
         return found
 
     def leave_to(self, heir: Batch) -> None:
         """The reply is committed and its calls are run: nothing more begins here."""
         self.heir = heir
-        heir.limiter = self.limiter
-        self.open = False
         self.waiting.clear()
 
     def drop(self) -> None:
         """Nobody will hear of what has begun: tell it to stop. Does not wait."""
-        self.open = False
-        self.waiting.clear()
         stop = self.core.outcomes.stop
         reason = "the reply was not kept" if stop is None else stop.error_message
         for call in self.begun.values():
-            running = call in self.active
             call.stage = "ended"
             assert call.sink is not None and call.job is not None and call.tool is not None
             call.sink.closed = True
             self.core.timers.clear(call)
-            if running and not call.job.done:
-                self.dropped.append(call)
+            if call in self.active:
+                self.dropped.append(call.job)
                 call.sink.signal.abort(reason)
                 if call.tool.kind != "sync":  # a thread cannot be cancelled, only waited for
                     self.core.host.cancel(call.job)
-        self.active.clear()
         self.begun.clear()
 
     async def discard(self) -> None:
         """`drop`, and wait for the clean-up, at most the grace; what does not stop is given up."""
         self.drop()
-        core, dropped = self.core, self.dropped
-        jobs: Sequence[Job] = [call.job for call in dropped if call.job is not None and not call.job.done]
-        dropped.clear()
-        if not jobs:
-            return
-        key = object()
-        core.timers.set(key, core.clock.now() + core.config.abort_grace)
-        try:
-            await core.until(lambda: all(job.done for job in jobs) or core.timers.expired(key))
-        finally:
-            core.timers.clear(key)
+        core = self.core
+        jobs = [job for job in self.dropped if not job.done]
+        self.dropped.clear()
+        if jobs:
+            await core.within_grace(jobs)
         for job in jobs:
             if not job.done:
                 core.host.cancel(job)  # a thread's job; a task's was cancelled before
@@ -288,6 +267,15 @@ class EagerBatch(Batch):
         await super().run()
         await self.ahead.discard()
 
+    def threads(self) -> anyio.CapacityLimiter:
+        """Those of what began early count as well."""
+        return self.ahead.threads()
+
+    def tell_of_the_end(self) -> None:
+        """Also to what nobody was told of yet."""
+        super().tell_of_the_end()
+        self.ahead.tell_of_the_end()
+
     def service(self) -> None:
         """See to what nobody was told of yet, then to the rest."""
         self.ahead.service()
@@ -307,7 +295,6 @@ class EagerBatch(Batch):
         if begun is None:
             super()._launch(call)
             return
-        call.stage = begun.stage = "running"
         self.calls[self.calls.index(call)] = begun
         self.active[self.active.index(call)] = begun
         self._watch_steering()
@@ -318,7 +305,7 @@ class EagerBatch(Batch):
             self.core.ring()
 
     def _returned(self, call: Call) -> None:
-        if call.value is not None and call.stage == "running":  # it was over before it was told
+        if call.value is not None:  # it was over before it was told
             self._settle(call, call.value)
         else:
             super()._returned(call)

@@ -17,12 +17,12 @@ import anyio
 from agentloop._hooks import hook_answer, hook_event
 from agentloop._host import Job, in_thread
 from agentloop._outcome import Call, Cause, Outcome, Raised, not_stopped, outcome_of, with_answer
-from agentloop._run import CallbackFailed, Closed, Core, Stopped, close_unstarted
+from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop._sink import Sink
-from agentloop._values import thaw_json
+from agentloop._values import close_unstarted, thaw_json
 from agentloop.abort import AbortSignal
 from agentloop.config import Block, HookAnswer
-from agentloop.errors import ABORTED_CALL_CODES, InvalidArguments, StopReason
+from agentloop.errors import ABORTED_CALL_CODES, FinishReason, InvalidArguments, StopReason
 from agentloop.events import (
     ApprovalDecision,
     ApprovalRequest,
@@ -38,7 +38,7 @@ log = logging.getLogger("agentloop")
 
 _BUSY = ("starting", "running", "returned", "after")
 
-_CUT_OFF = {
+_CUT_OFF: dict[FinishReason | None, str] = {
     "length": "Not run: the reply was cut off by the output limit, so this call may be incomplete. Try a shorter one.",
     "refusal": "Not run: the reply was refused.",
     "content_filter": "Not run: the reply was stopped by a content filter.",
@@ -67,30 +67,30 @@ class Batch:
             for call in self.calls:
                 await self._admit(call)
             await core.until(lambda: self.next_result == len(self.calls))
-        except Closed:
-            self.tell_of_the_end()
-            raise
         finally:
             core.service = None
+            self.tell_of_the_end()
         if self.watcher is not None:
             await core.cancel_jobs((self.watcher,))
 
     def tell_of_the_end(self) -> None:
-        """The consumer has left: whoever runs hears of it; a thread hears of nothing else (G24)."""
+        """Whoever still runs is to stop, for the consumer has left (or an order to leave ends the run); a thread hears of
+        nothing else (G24)."""
         for call in self.active:
             if call.sink is not None:
+                call.sink.closed = True
                 call.sink.signal.abort("the consumer has left")
 
     def refuse_all(self, error_code: Literal["aborted", "cut_off"]) -> None:
         """Answer all calls without running them."""
-        reply = self.core.state.reply
-        finish = None if reply is None else reply.finish_reason
+        state = self.core.state
         if error_code == "aborted":
             text = self._stopped_text()
-        else:
-            text = _CUT_OFF.get(finish or "", "Not run: the model's reply failed before it was complete.")
-        if self.core.state.compaction is not None and error_code == "cut_off":
+        elif state.compaction is not None:
             text = "Not run: no tools are used while the conversation is summarised."
+        else:
+            assert state.reply is not None
+            text = _CUT_OFF.get(state.reply.finish_reason, "Not run: the model's reply failed before it was complete.")
         for call in self.calls:
             self._refuse(call, error_code, text)
 
@@ -111,13 +111,9 @@ class Batch:
             return
         self.active.append(call)
         try:
-            asks = (config.before_tool_call is None or await self._before(call)) and (
-                (not config.hooks and config.approve is None) or await self._hooks(call)
-            )
+            asks = (config.before_tool_call is None or await self._before(call)) and await self._hooks(call)
         except Stopped:
             self._refuse(call, "aborted", self._stopped_text())
-            return
-        if call.stage == "ended":
             return
         if asks and config.approve is not None:
             core.emit(ApprovalRequest(call.call.id, call.call.name, call.text))
@@ -193,7 +189,7 @@ class Batch:
                 continue
             event = hook_event("pre_tool_use", hooks.name, answer, call.call.id)
             core.emit(event)
-            if decision is None and event.decision is not None:
+            if decision is None:
                 decision, name, reason = event.decision, hooks.name, event.reason
         if decision == "deny":
             self._decide(call, "deny", f"Tool call denied by the {name} hook: {reason or 'no reason given'}.")
@@ -248,6 +244,7 @@ class Batch:
             self._refuse(call, "forbidden", "Tool call denied by policy.")
 
     def _permit(self, call: Call) -> None:
+        """Let it run; one that has ended, or was permitted already, is left alone."""
         if call.stage in ("new", "asked"):
             call.stage = "ready"
             self.ready.append(call)
@@ -279,17 +276,20 @@ class Batch:
             self._check_timers()
         if self.ready:
             self._pump()
-        if core.parked and not core.buffer and not core.closing:
-            self._begin_effects()
+        self._begin_effects()
 
     def _begin_effects(self) -> None:
-        """The consumer has come back: questions, tools and hooks that wait may begin, in call order."""
+        """While the consumer has come back: questions, tools and hooks that wait may begin, in call order."""
+        core = self.core
         for call in list(self.active):
+            if not core.at_rest or core.closing:  # what came of the one before may have been told (G12)
+                return
             if call.stage == "starting":
-                self._launch(call)
+                if self._may_begin(call):
+                    self._launch(call)
             elif call.stage == "asking":
                 self._question(call)
-            elif call.stage == "returned" and self.core.config.after_tool_call is not None:
+            elif call.stage == "returned":
                 self._after(call)
 
     def _question(self, call: Call) -> None:
@@ -337,8 +337,8 @@ class Batch:
         call.timeout = tool.timeout if tool.timeout is not None else core.config.tool_timeout
         if call.timeout is not None:
             core.timers.set(call, core.clock.now() + call.timeout)
-        self._watch_steering()
         call.job = core.spawn(lambda: self._body(call), lambda job: self._over(call), f"tool {tool.name}")
+        self._watch_steering()
 
     def _sink(self, call: Call) -> Sink:
         return Sink(self.core, call.call.id, call.call.name, AbortSignal())
@@ -353,18 +353,25 @@ class Batch:
         if tool.kind == "stream":
             return await sink.stream(run())
 
-        def caught() -> Any:
+        def caught() -> tuple[Any] | Raised:
             try:
-                return run()
+                return (run(),)  # trio takes no bare coroutine out of a thread
             except BaseException as error:
                 return Raised(error)
 
+        outcome = await in_thread(caught, self.threads())
+        if isinstance(outcome, Raised):
+            if isinstance(outcome.error, KeyboardInterrupt | SystemExit):
+                raise outcome.error
+            return outcome
+        (value,) = outcome
+        return await value if hasattr(type(value), "__await__") else value
+
+    def threads(self) -> anyio.CapacityLimiter:
+        """What bounds the worker threads of a batch; those of the event loop may be used up by the application."""
         if self.limiter is None:
             self.limiter = anyio.CapacityLimiter(40)
-        value = await in_thread(caught, self.limiter)
-        if isinstance(value, Raised) and isinstance(value.error, KeyboardInterrupt | SystemExit):
-            raise value.error
-        return await value if hasattr(type(value), "__await__") else value
+        return self.limiter
 
     def _over(self, call: Call) -> None:
         assert call.sink is not None
@@ -392,18 +399,17 @@ class Batch:
             return
         self.interrupted = True
         for call in list(self.active):
-            if call.tool is not None and call.tool.interruptible and call.stage == "running":
+            assert call.tool is not None
+            if call.tool.interruptible and call.stage == "running":
                 self._stop(call, "interrupt")
 
     # ------------------------------------------------------------ stopping
 
     def _stop_all(self) -> None:
-        stop = self.core.outcomes.stop
-        cause: Cause = "deadline" if stop is not None and stop.error_code == "deadline" else "abort"
         for call in list(self.active):
             if call.stage == "running":
                 if call.cause is None:
-                    self._stop(call, cause)
+                    self._stop(call, "abort")
             elif call.stage in ("returned", "after"):
                 self._end(call)
             elif call.stage != "new":  # such a call is the driver's: what it awaits for it raises Stopped
@@ -416,7 +422,6 @@ class Batch:
         core, tool, job, sink = self.core, call.tool, call.job, call.sink
         assert tool is not None and job is not None and sink is not None
         call.cause = cause
-        core.timers.clear(call)
         core.timers.set(call, core.clock.now() + core.config.abort_grace + sink.bound)
         if not tool.takes_context and tool.kind != "sync":  # a thread cannot be cancelled, only waited for
             call.cancelled = True
@@ -427,7 +432,6 @@ class Batch:
         for call in list(self.active):
             if call.stage == "asked" and self.core.config.approval_timeout is not None:
                 if self.core.timers.expired(call):
-                    self.core.timers.clear(call)
                     assert call.job is not None
                     self.core.host.cancel(call.job)
                     self._decide(call, "deny", "Tool call denied: nobody answered in time.")
@@ -454,8 +458,8 @@ class Batch:
 
     def _stopped_text(self) -> str:
         stop = self.core.outcomes.stop
-        why = stop.error_message if stop is not None and stop.error_message else "the run was stopped"
-        return f"Not run: {why}"
+        assert stop is not None
+        return f"Not run: {stop.error_message or 'the run was stopped'}"
 
     # ------------------------------------------------------------ what came of it
 
@@ -479,10 +483,10 @@ class Batch:
 
     def _replaced(self, call: Call, answer: Any, error: BaseException | None) -> None:
         outcome = call.value
-        stopped = error is not None and (self.core.closing or self.core.look())
-        if call.stage != "after" or outcome is None or stopped:
+        assert outcome is not None
+        if call.stage != "after" or (error is not None and (self.core.closing or self.core.look())):
             return  # what was stopped keeps its real result
-        if error is None and answer is not None and not isinstance(answer, ToolResult):
+        if answer is not None and not isinstance(answer, ToolResult):
             error = TypeError(f"after_tool_call: expected a ToolResult or None, got {type(answer).__name__}")
         if error is not None:
             log.error("after_tool_call failed; the call's result is an error", exc_info=error)
@@ -493,15 +497,14 @@ class Batch:
 
     def _end(self, call: Call) -> None:
         """Step 8."""
-        assert call.value is not None
-        if call.stage == "after" and call.job is not None and not call.job.done:
-            self.core.host.cancel(call.job)
+        assert call.value is not None and call.job is not None
+        self.core.host.cancel(call.job)  # a hook's that a stop cuts short; any other is over, or was cancelled before
         self._emit_end(call, call.value)
 
     def _refuse(self, call: Call, code: str, text: str, terminate: bool = False) -> None:
         """End a call that does not run."""
         core = self.core
-        if call.stage not in ("starting", "running"):
+        if call.stage != "starting":
             core.emit(ToolExecutionStart(call.call.id, call.call.name, call.text))
         stop: StopReason = "aborted" if code in ABORTED_CALL_CODES else "fatal"
         result = ToolResult((Text(text if text.strip() else code),), is_error=True, terminate=terminate)

@@ -262,10 +262,10 @@ class TrioHost:
         except self._trio.Cancelled:
             raise
         except BaseExceptionGroup as group:
-            rest = group.split(self._trio.Cancelled)[1]
+            cancelled, rest = group.split(self._trio.Cancelled)
             if rest is None:
                 raise
-            job.error = rest
+            job.error = group if cancelled is None else rest
         except BaseException as error:
             job.error = error
 

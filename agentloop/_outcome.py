@@ -19,8 +19,8 @@ from agentloop.tools import NO_OUTPUT, PreparedCall, Tool, ToolInvocation, as_re
 
 log = logging.getLogger("agentloop")
 
-Cause = Literal["abort", "deadline", "timeout", "interrupt"]
-"""What stops a running call."""
+Cause = Literal["abort", "timeout", "interrupt"]
+"""What stops a running call; `abort` is any stop of the run."""
 
 
 @frozen
@@ -92,7 +92,7 @@ def outcome_of(call: Call, stop: Stop | None, limit: int | None) -> Outcome:
     if call.cause == "timeout":
         return _noted(call, f"{_timeout_text(call)}\n{text}", "tool_timeout")
     log.debug("tool %s raised", call.call.name, exc_info=error)
-    aborted = call.cause in ("abort", "deadline")
+    aborted = call.cause == "abort"
     return _noted(call, text, "aborted" if aborted else "tool_error")
 
 
@@ -112,7 +112,7 @@ def _value(call: Call, value: Any) -> Outcome:
         )
         said = result.content if sink.streamed else ()  # what is there is blank; what was streamed stays
         result = attrs.evolve(result, content=(*said, Text(sink.note(text))))
-    if call.cause in ("abort", "deadline"):
+    if call.cause == "abort":
         return Outcome(result, "aborted", "aborted")
     if call.cause == "timeout":
         return Outcome(result, "tool_timeout", "fatal")

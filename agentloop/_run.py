@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from types import CoroutineType
 from typing import Any
 
 import anyio
@@ -20,7 +19,7 @@ import anyio
 from agentloop._decide import Outcomes, Stop
 from agentloop._host import Host, Job, Waiter
 from agentloop._timers import Timers
-from agentloop._values import valid_text
+from agentloop._values import close_unstarted, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context
@@ -46,7 +45,6 @@ class CallbackFailed(Exception):
     """A callback of the caller's raised; `error` is what it raised."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
         self.error = error
 
     @property
@@ -67,12 +65,6 @@ def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExi
         if isinstance(error, BaseExceptionGroup):
             errors += reversed(error.exceptions)
     return None
-
-
-def close_unstarted(value: Any) -> None:
-    """Close a coroutine whose job was stopped before its first step, which else warns that nobody awaited it."""
-    if isinstance(value, CoroutineType):
-        value.close()
 
 
 class Core:
@@ -121,7 +113,7 @@ class Core:
         self.system_prompt = context.system_prompt
         self.history = LegalHistory(context.messages)
         """What a request without callbacks shows."""
-        self.claimed: dict[str, int] = dict.fromkeys(self.history.call_ids, 1)
+        self.claimed: dict[str, int] = dict.fromkeys([*self.history.call_ids, *config.taken_ids], 1)
         """How often each id of a call was claimed."""
         self.tools: dict[str, Tool] = {}
         self.tools_changed = True
@@ -225,10 +217,8 @@ class Core:
     def ring(self) -> None:
         """Make the driver look again."""
         self._rung = True
-        bell = self._bell
-        if bell is not None:
-            self._bell = None
-            bell.set()
+        if self._bell is not None:
+            self._bell.set()
 
     def ring_soon(self) -> None:
         """`ring` from any thread or signal handler."""
@@ -247,10 +237,7 @@ class Core:
             if self._rung:
                 continue
             self._bell = bell = self.host.waiter()
-            try:
-                await bell.wait()
-            finally:
-                self._bell = None
+            await bell.wait()
 
     async def barrier(self) -> None:
         """Before an effect: wait until the consumer has come back, or a stop makes effects impossible (G12)."""
@@ -295,12 +282,12 @@ class Core:
                 id = "call"
             elif isinstance(made, str) and made not in self.claimed:
                 id = valid_text(made)
-        count = self.claimed.get(id, 0)
+        count = self.claimed.get(id, 1)
         unique = id
         while unique in self.claimed:
             count += 1
             unique = f"{id}#{count}"
-        self.claimed[id] = max(count, 1)
+        self.claimed[id] = count
         self.claimed.setdefault(unique, 1)
         return unique
 
@@ -348,10 +335,10 @@ class Core:
         job = self.spawn(lambda: value, lambda job: close_unstarted(value))
         await self.until(lambda: job.done or self.look())
         if not job.done and keep:  # a cancellation might lose what it has taken, whatever shield it stands under
-            await self._within_grace((job,))
+            await self.within_grace((job,))
         if not job.done:
             await self.cancel_jobs((job,))
-        if job.done and job.error is None and (keep or not self.look()):
+        if job.error is None and (keep or not self.look()):
             return job.value
         if self.look():
             raise Stopped
@@ -375,12 +362,12 @@ class Core:
             self.host.cancel(job)
         if all(job.done for job in jobs):
             return
-        await self._within_grace(jobs)
+        await self.within_grace(jobs)
         for job in jobs:
             if not job.done:
                 self.give_up(job)
 
-    async def _within_grace(self, jobs: Iterable[Job]) -> None:
+    async def within_grace(self, jobs: Iterable[Job]) -> None:
         """Wait until the jobs are over, at most the grace."""
         key = object()
         self.timers.set(key, self.clock.now() + self.config.abort_grace)
@@ -438,7 +425,6 @@ class Core:
 
     async def _join(self) -> None:
         """End every job that is left, and wait for their clean-up, bounded in real time."""
-        self.service = None
         for job in list(self.jobs):
             self.host.cancel(job)
         over = [False]
@@ -467,13 +453,12 @@ class Core:
         waiters, self._end_waiters = self._end_waiters, []
         if self.taker is not None:
             waiters.append(self.taker)
-            self.taker = None
         for waiter in waiters:
             waiter.set()
 
     def close(self) -> None:
         """The consumer has left: drop what waits and end the driver. Does not wait."""
-        if self.closing or self.ended:
+        if self.ended:
             return
         self.closing = True
         self.buffer.clear()

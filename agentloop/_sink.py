@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, Protocol
 
 import anyio.lowlevel
@@ -20,7 +21,6 @@ from agentloop.events import ChildEvent, Event, MessageUpdate, SubagentStarted, 
 from agentloop.messages import Text, ToolResult, text_of
 from agentloop.tools import as_result
 
-_JOIN_AT = 512
 _PIECES = (MessageUpdate, ToolExecutionUpdate)
 """Events of a nested run behind which no effect begins: what they come from goes on already."""
 _PROGRESS_BOUND = 8
@@ -36,16 +36,6 @@ class Outlet(Protocol):
     room_waiters: list[Waiter]
     closing_bound: float
 
-    @property
-    def closing(self) -> bool:
-        """Whether the consumer has left."""
-        ...
-
-    @property
-    def ended(self) -> bool:
-        """Whether the run is over."""
-        ...
-
     def emit(self, event: Event) -> None:
         """Tell, and fold."""
         ...
@@ -56,11 +46,21 @@ class Outlet(Protocol):
 
 
 class Sink:
-    """The reports of one call. After its end (`closed`) everything is dropped."""
+    """The reports of one call. After its end, and when the run is left (`closed`), everything is dropped."""
 
     __slots__ = (
-        "_carry", "_core", "_given", "_id", "_joined", "_limit", "_name", "_pieces", "bound", "closed", "signal", "streamed",
-    )  # fmt: skip
+        "_carry",
+        "_core",
+        "_given",
+        "_id",
+        "_limit",
+        "_name",
+        "_said",
+        "bound",
+        "closed",
+        "signal",
+        "streamed",
+    )
 
     def __init__(self, core: Outlet, id: str, name: str, signal: AbortSignal) -> None:
         self._core: Outlet = core
@@ -72,8 +72,8 @@ class Sink:
         """Whether any output was streamed."""
         self.bound = 0.0
         """What nested runs need to close."""
-        self._pieces: list[str] = []
-        self._joined = 0
+        self._said = io.StringIO()
+        """The output as it was told."""
         self._carry = ""
         self._limit = core.config.max_result_characters
         self._given = 0
@@ -104,14 +104,14 @@ class Sink:
         self._core.emit(event)  # the fold adds up its tokens
         if isinstance(event, ChildEvent) and type(event.event) in _PIECES:
             await _Room(self)
-        elif not (self.signal.aborted or self._core.closing):  # nothing begins any more: its end is not held up
-            waiter = self._core.host.waiter()
-            self._core.room_waiters.append(waiter)
-            unsubscribe = self.signal.subscribe(waiter.set)
-            try:
-                await waiter.wait()
-            finally:
-                unsubscribe()
+            return
+        waiter = self._core.host.waiter()
+        self._core.room_waiters.append(waiter)
+        unsubscribe = self.signal.subscribe(waiter.set)  # then nothing begins any more: its end is not held up
+        try:
+            await waiter.wait()
+        finally:
+            unsubscribe()
 
     def closing_bound(self, seconds: float) -> None:
         """A nested run needs this long to close."""
@@ -120,7 +120,7 @@ class Sink:
 
     # ------------------------------------------------------------ for the batch
 
-    async def stream(self, pieces: Any) -> Any:
+    async def stream(self, pieces: AsyncGenerator[Any, None]) -> Any:
         """Stream what an async generator yields; a `ToolResult` among it is the result's other half."""
         final: Any = None
         try:
@@ -131,9 +131,7 @@ class Sink:
                     self._output(piece if isinstance(piece, str) else text_of(as_result(piece).content))
                     await _Room(self)
         finally:
-            close = getattr(pieces, "aclose", None)
-            if close is not None:
-                await close_shielded(close)
+            await close_shielded(pieces.aclose)
         return final
 
     def merge(self, result: ToolResult) -> ToolResult:
@@ -144,7 +142,7 @@ class Sink:
         if not self.streamed:
             return cut_result(result, self._limit)
         self._flush()
-        said = "".join(self._pieces)
+        said = self._said.getvalue()
         text = text_of(result.content)
         if not text.startswith(said):
             self._tell_cut()
@@ -157,7 +155,7 @@ class Sink:
                 self._give(rest)
             self._tell_cut()
         others = [block for block in result.content if not isinstance(block, Text)]
-        streamed = "".join(self._pieces)
+        streamed = self._said.getvalue()
         return attrs.evolve(result, content=(*([Text(streamed)] if streamed else []), *others))
 
     def note(self, text: str) -> str:
@@ -172,15 +170,14 @@ class Sink:
             return valid_text(text)
         self._flush()
         self._tell_cut()
-        said = "".join(self._pieces)
-        self._tell(f"\n{valid_text(text)}" if said else valid_text(text))
-        return "".join(self._pieces)
+        self._tell(f"\n{valid_text(text)}" if self._said.tell() else valid_text(text))
+        return self._said.getvalue()
 
     # ------------------------------------------------------------ inside
 
     def _progress(self, result: ToolResult) -> None:
         core = self._core
-        if self.closed or core.closing:
+        if self.closed:
             return
         if len(core.buffer) >= max(core.config.run_ahead, _PROGRESS_BOUND):
             self._drop_oldest_progress()
@@ -204,7 +201,7 @@ class Sink:
         """Output of the tool's own, as far as the limit goes."""
         before = self._given
         self._given += len(text)
-        if self._limit is None or self._given <= self._limit:
+        if self._limit is None:
             self._tell(text)
         elif before < self._limit:
             self._tell(text[: self._limit - before])
@@ -221,16 +218,12 @@ class Sink:
 
     def _tell(self, text: str) -> None:
         self.streamed = True
-        self._pieces.append(text)
-        if len(self._pieces) - self._joined >= _JOIN_AT:  # joined pieces stand in front, `_JOIN_AT` in each
-            self._pieces[self._joined :] = ["".join(self._pieces[self._joined :])]
-            self._joined += 1
+        self._said.write(text)
         self._core.emit_update(ToolExecutionUpdate(self._id, self._name, None, text))
 
     def _flush(self) -> None:
         """Half a surrogate pair that waits for its other half at the end of the output."""
         if self._carry:
-            self._carry = ""
             self._give(REPLACEMENT)
 
     def _from_thread(self, text: str) -> None:
@@ -244,14 +237,14 @@ class Sink:
                 room.set()
 
         self._core.host.soon(take)
-        while not room.wait(0.1) and not (self.closed or self._core.ended):
+        while not room.wait(0.1) and not self.closed:
             pass
 
     @property
     def full(self) -> bool:
         """Whether output has to wait for the consumer."""
         core = self._core
-        return len(core.buffer) >= max(core.config.run_ahead, 1) and not (self.closed or core.closing)
+        return len(core.buffer) >= max(core.config.run_ahead, 1) and not self.closed
 
     async def wait_for_room(self) -> None:
         """Return when the consumer has caught up."""
@@ -288,8 +281,7 @@ class _Room:
 
 class _Nothing:
     def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
+        yield from ()
 
 
 _NOTHING_TO_WAIT_FOR = _Nothing()

@@ -39,7 +39,7 @@ class Timers:
     def clear(self, key: object) -> None:
         """Forget a timer. The system's alarm stays: it finds out when it rings, which costs less than to set it anew."""
         at = self._times.pop(key, None)
-        if at is not None and at == self._at and not self._system:
+        if at == self._at and not self._system:
             self._arm()
 
     def expired(self, key: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from agentloop._host import Waiter, close_shielded
@@ -26,11 +26,6 @@ class Toolset:
         self._sourced: Sequence[Tool] = ()
         self._source: _Source | None = None
         core.tools = {tool.name: tool for tool in tools}
-
-    @property
-    def connected(self) -> bool:
-        """Whether a source was asked to connect."""
-        return self._source is not None
 
     def replace(self, given: Any) -> None:
         """Take the tools that `get_tools` gave instead of the run's own; None: they stay. Nonsense ends the run."""
@@ -131,7 +126,7 @@ class _Source:
         self.core = core
         self.source = source
         self.requests: deque[str] = deque()
-        self.answers: deque[tuple[Any, BaseException | None]] = deque()
+        self.answer: tuple[Any, BaseException | None] | None = None
         self.waiter: Waiter | None = None
         self.busy = self.over = False
         core.closing_bound = max(core.closing_bound, getattr(source, "closing_bound", 0.0))
@@ -140,14 +135,14 @@ class _Source:
     async def ask(self, what: str) -> Any:
         """`connect` or `changed`. Raises `CallbackFailed`, or `Stopped` when a stop came first."""
         core = self.core
-        self.answers.clear()
         self._send(what)
-        await core.until(lambda: bool(self.answers) or self.job.done or core.look())
-        if not self.answers:
+        await core.until(lambda: self.answer is not None or self.job.done or core.look())
+        if self.answer is None:
             if core.look():
                 raise Stopped
-            raise CallbackFailed(self.job.error or RuntimeError("the tool source ended"))
-        value, error = self.answers.popleft()
+            assert self.job.error is not None
+            raise CallbackFailed(self.job.error)
+        value, error = self.answer
         if error is not None:
             raise CallbackFailed(error)
         return value
@@ -163,32 +158,34 @@ class _Source:
             key = object()
             self.core.timers.set(key, self.core.clock.now() + self.core.bound)
             await self.core.until(lambda: self.job.done or self.core.timers.expired(key))
-            self.core.timers.clear(key)
             await self.core.cancel_jobs((self.job,))
 
     def _send(self, what: str) -> None:
+        self.answer = None
         self.requests.append(what)
         if self.waiter is not None:
             self.waiter.set()
 
     async def _serve(self) -> None:
+        await self._next()
+        if self.core.look():  # nothing begins after a stop, nor has it to be closed; whoever asked hears of it
+            return
         try:
-            while (what := await self._next()) != "close":
-                if self.core.look():  # nothing begins after a stop; whoever asked hears of it
-                    continue
-                self.busy = True
-                try:
-                    value = await (self.source.connect() if what == "connect" else self.source.changed())
-                except Exception as error:
-                    self.answers.append((None, error))
-                else:
-                    self.answers.append((value, None))
-                self.busy = False
-                self.core.ring()
-                if self.over or self.core.closing:  # it was given up while it ignored its cancellation
-                    break
+            await self._perform(self.source.connect)
+            while not (self.over or self.core.closing) and await self._next() == "changed":
+                if not self.core.look():
+                    await self._perform(self.source.changed)
         finally:
             await close_shielded(self.source.close)
+
+    async def _perform(self, function: Callable[[], Awaitable[Any]]) -> None:
+        self.busy = True
+        try:
+            self.answer = await function(), None
+        except Exception as error:
+            self.answer = None, error
+        self.busy = False
+        self.core.ring()
 
     async def _next(self) -> str:
         while not self.requests:

@@ -32,6 +32,7 @@ from agentloop._agent.queues import QUEUES, MessageQueues, QueueMode, QueueName
 from agentloop._agent.reader import EventReader
 from agentloop._agent.state import AgentState
 from agentloop._agent.thread import in_a_thread
+from agentloop._values import Then
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context
@@ -463,12 +464,9 @@ class Agent:
                 request, model=config.model, options=config.options, system_prompt=self.system_prompt
             )
         answer = None if then is None else then(request)
-        return _or_else(answer, request) if inspect.isawaitable(answer) else request if answer is None else answer
-
-
-async def _or_else(answer: Awaitable[Any], otherwise: Any) -> Any:
-    given = await answer
-    return otherwise if given is None else given
+        if inspect.isawaitable(answer):
+            return Then(answer, lambda given: request if given is None else given)
+        return request if answer is None else answer
 
 
 def _is_uncommitted(messages: tuple[AgentMessage, ...]) -> bool:

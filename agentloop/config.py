@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import anyio
@@ -277,6 +277,8 @@ class Config:
     tool_source: ToolSource | None = None
     session_usage: Usage = Usage()
     """Where `TokenUsage.session` starts."""
+    taken_ids: Collection[str] = ()
+    """Ids that no new call gets, beside those of the context: of calls that were told and that it no longer shows."""
     clock: Clock = field(factory=SystemClock)
     new_id: Callable[[], str] = new_call_id
     options: Mapping[str, Any] = field(factory=dict)

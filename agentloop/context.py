@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import attrs
 
 from agentloop._frozen import field, frozen
+from agentloop._values import Then
 from agentloop.messages import (
     AgentMessage,
     AssistantMessage,
@@ -117,16 +119,15 @@ def _apply(
     for number in range(first, len(transforms)):
         result = transforms[number](messages)
         if inspect.isawaitable(result):
-            return _apply_rest(transforms, number, result)
+            return Then(result, partial(_apply_rest, transforms, number))
         messages = _checked(result, transforms[number], number)
     return messages
 
 
-async def _apply_rest(
-    transforms: tuple[Transform, ...], number: int, result: Awaitable[Sequence[AgentMessage]]
-) -> Sequence[AgentMessage]:
-    messages = _apply(transforms, number + 1, _checked(await result, transforms[number], number))
-    return await messages if inspect.isawaitable(messages) else messages
+def _apply_rest(
+    transforms: tuple[Transform, ...], number: int, result: Any
+) -> Sequence[AgentMessage] | Awaitable[Sequence[AgentMessage]]:
+    return _apply(transforms, number + 1, _checked(result, transforms[number], number))
 
 
 def _checked(result: Any, transform: Transform, number: int) -> Sequence[AgentMessage]:

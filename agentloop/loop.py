@@ -128,7 +128,6 @@ class Run(Stepped[Event]):
             while not self._buffer:
                 if core.ended or self._closed:
                     self._closed = True
-                    self._buffer = ()
                     error, core.error = core.error, None
                     if error is not None:
                         raise error
@@ -138,8 +137,7 @@ class Run(Stepped[Event]):
         except StopAsyncIteration:
             raise
         except BaseException:
-            if not self._keep and not core.ended:
-                core.unpark()
+            if not self._keep:
                 await self._close()
             raise
         finally:
@@ -274,7 +272,7 @@ def _open_calls(messages: list[AgentMessage], index: int, prompts: Sequence[Agen
             f"context.messages[{index}]: expected calls that may run, got calls of a reply that ended in"
             f" {reply.finish_reason!r}; use agent_loop with a new message"
         )
-    if not waiting and not reply.tool_calls and reply.finish_reason != "pause" and not prompts:
+    if not reply.tool_calls and reply.finish_reason != "pause" and not prompts:
         raise ValueError(
             f"context.messages[{index}]: expected something to go on with, got a complete reply; use agent_loop with a"
             " new message"

@@ -11,8 +11,10 @@ from agentloop.events import (
     Delta,
     MessageUpdate,
     TextDelta,
+    TextEnd,
     TextStart,
     ThinkingDelta,
+    ThinkingEnd,
     ThinkingStart,
     ToolCallDelta,
     ToolCallEnd,
@@ -22,6 +24,8 @@ from agentloop.messages import AssistantMessage, ContentBlock, Text, Thinking, T
 
 __all__ = ["Partial"]
 
+_STARTS = frozenset({TextStart, ThinkingStart, ToolCallStart})
+_ENDS = frozenset({TextEnd, ThinkingEnd, ToolCallEnd})
 _JOIN_AT = 512  # a plain list of a million pieces costs ten times the text
 
 
@@ -58,22 +62,20 @@ class Partial:
     def update(self, delta: Delta) -> MessageUpdate:
         """Apply any delta and return its event."""
         kind = type(delta)
-        if kind is TextDelta or kind is ThinkingDelta or kind is ToolCallDelta:
-            return self.grow(delta)  # type: ignore[arg-type]
-        if kind is TextStart or kind is ThinkingStart or kind is ToolCallStart:
-            self._pieces, self._length = [], 0
-            self._chunks.clear()
+        if kind in _STARTS:
+            self._pieces, self._chunks, self._length = [], [], 0
             self._open.append((delta, None))
             return MessageUpdate(delta, (self, len(self._slots), 0))
-        if kind is BlockAdded:
+        if kind in _ENDS:
+            self._open[-1] = (self._open[-1][0], self._ended_text(delta.block))  # type: ignore[union-attr]
+            self._pieces, self._chunks = None, []
+            complete = kind is not ToolCallEnd or delta.stop_reason == "completed"  # type: ignore[union-attr]
+            self._slots.append(delta.block if complete else None)  # type: ignore[union-attr]
+        elif kind is BlockAdded:
             self._open.append((delta, None))
             self._slots.append(delta.block)  # type: ignore[union-attr]
         else:
-            self._open[-1] = (self._open[-1][0], self._ended_text(delta.block))  # type: ignore[union-attr]
-            self._pieces = None
-            self._chunks.clear()
-            complete = kind is not ToolCallEnd or delta.stop_reason == "completed"  # type: ignore[union-attr]
-            self._slots.append(delta.block if complete else None)  # type: ignore[union-attr]
+            return self.grow(delta)  # type: ignore[arg-type]
         return MessageUpdate(delta, (self, len(self._slots), -1))
 
     def content(self) -> tuple[ContentBlock, ...]:

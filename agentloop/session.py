@@ -58,7 +58,7 @@ __all__ = ["Approve", "History", "Prompt", "Prompts", "Session", "SessionRecords
 
 log = logging.getLogger(__name__)
 
-_PER_RUN: Final = ("abort", "session_usage")
+_PER_RUN: Final = ("abort", "session_usage", "taken_ids")
 """Fields of `Config` that the session itself fills in."""
 
 
@@ -136,8 +136,8 @@ class Session(WithQueues):
         record that cannot be written does, end the run (`fail`) or be said once (`warn`). `redact` is asked about each
         record before it is stored, `fsync` says when the system brings it to the disk, `wall_clock` dates it (seconds
         since 1970). `registry` knows the application's own messages. `config`: any field of `Config` (`hooks`,
-        `compaction`, `max_turns`, `options`, …) but `abort` and `session_usage`; an `approve` here is the one of every
-        run that brings none.
+        `compaction`, `max_turns`, `options`, …) but `abort`, `session_usage` and `taken_ids`; an `approve` here is the
+        one of every run that brings none.
 
         Raises `ValueError` for an id that cannot be part of a file's name, `TraceLocked` when another writer has the
         session, `TraceWriteError` when it exists already or the folder cannot be written, `TypeError` for options that
@@ -207,7 +207,12 @@ class Session(WithQueues):
             context = attrs.evolve(offered, system_prompt=resumed_prompt(resumed, system_prompt))
             session = cls(
                 writer,
-                Conversation(resumed_messages(resumed, context.tools), resumed.summary, resumed.session_tokens),
+                Conversation(
+                    resumed_messages(resumed, context.tools),
+                    resumed.summary,
+                    resumed.session_tokens,
+                    () if resumed.context_closed else resumed.call_ids,
+                ),
                 prepared,
                 context,
                 recorded,
@@ -429,6 +434,7 @@ class Session(WithQueues):
             approve=Door(approve or config.approve, self._approved),
             abort=abort,
             session_usage=self.usage,
+            taken_ids=frozenset(self.conversation.call_ids),
             hooks=without_summary(config.hooks, self.pending_summary),
         )
 

@@ -24,7 +24,7 @@ from agentloop import (
     tool,
 )
 from agentloop.grammar import check
-from agentloop.testing import ScriptedModel, VirtualClock, call, collect
+from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
 
 pytestmark = pytest.mark.anyio
 
@@ -64,6 +64,59 @@ async def test_at_most_the_cap_runs_at_once(count: int, cap: int | None) -> None
         started -= isinstance(event, ToolExecutionEnd)
         most = max(most, started)
     assert most == gauge.most
+
+
+async def test_a_call_whose_hook_waits_for_the_consumer_counts() -> None:
+    """The tool has returned while the consumer was away: the cap lets no other start before its end."""
+    gate = anyio.Event()
+
+    @tool
+    async def work(ctx: ToolContext) -> str:
+        """Report, and return when told to."""
+        ctx.progress("begun")
+        await gate.wait()
+        return "ok"
+
+    model = ScriptedModel([[call("work"), call("work")], "done"])
+    events: list[Any] = []
+    config = Config(model=model, max_parallel_tools=1, after_tool_call=lambda invocation, result: None)
+    async for event in agent_loop(["go"], Context(tools=[work]), config):
+        events.append(event)
+        if isinstance(event, ToolExecutionUpdate):
+            gate.set()
+            await wait_all_blocked()
+    check(events)
+    order = [type(e).__name__[13:] for e in events if isinstance(e, ToolExecutionStart | ToolExecutionEnd)]
+    assert order == ["Start", "End"] * 2
+
+
+async def test_a_call_whose_hook_runs_counts() -> None:
+    """The first call's hook goes on while the second call reports: the third starts when the first has ended."""
+    asked, gate = anyio.Event(), anyio.Event()
+
+    @tool
+    async def work(ctx: ToolContext) -> str:
+        """Work; the second call goes on beside the first one's hook, which it then lets go."""
+        if ctx.tool_call_id == "b":
+            await asked.wait()
+            ctx.progress("still here")
+            await wait_all_blocked()
+            gate.set()
+            await anyio.sleep_forever()
+        return "ok"
+
+    async def after(invocation: Any, result: ToolResult) -> None:
+        if invocation.id == "a":
+            asked.set()
+            await gate.wait()
+
+    model = ScriptedModel([[call("work", id=id) for id in "abc"], "done"])
+    config = Config(model=model, clock=VirtualClock(), max_parallel_tools=2, after_tool_call=after, tool_timeout=60)
+    events = await collect(agent_loop(["go"], Context(tools=[work]), config))
+    check(events)
+    kinds = {ToolExecutionStart: "start", ToolExecutionEnd: "end"}
+    order = [f"{kinds[type(e)]} {e.tool_call_id}" for e in events if type(e) in kinds]  # type: ignore[attr-defined]
+    assert order == ["start a", "start b", "end a", "start c", "end c", "end b"]
 
 
 @pytest.mark.parametrize(("options", "changes"), [({"exclusive": True}, {}), ({}, {"tool_execution": "sequential"})])

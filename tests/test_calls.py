@@ -10,6 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from agentloop import (
+    AbortSignal,
     ApprovalDecision,
     ApprovalRequest,
     Block,
@@ -17,14 +18,19 @@ from agentloop import (
     Context,
     HookAnswer,
     Hooks,
+    MessageUpdate,
+    ToolCallEnd,
+    ToolContext,
     ToolExecutionEnd,
     ToolExecutionStart,
+    ToolExecutionUpdate,
+    ToolResult,
     agent_loop,
     tool,
 )
 from agentloop.grammar import check
 from agentloop.model import Finish
-from agentloop.testing import ScriptedModel, VirtualClock, call, collect
+from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
 
 pytestmark = pytest.mark.anyio
 
@@ -74,6 +80,7 @@ async def test_calls_of_a_reply_that_must_not_run_say_why(finish: Any, text: str
     """Each is answered `cut_off`, `fatal`, in the words of its reply's end; nothing ran."""
     events = await played(call("work", id="a"), call("work", id="b"), Finish(finish))
     assert ends(events) == [("cut_off", "fatal", text)] * 2
+    assert all(e.is_error and e.result.is_error for e in events if isinstance(e, ToolExecutionEnd))
     assert ran == []
 
 
@@ -99,6 +106,7 @@ async def test_an_unknown_tool_is_answered_with_those_there_are() -> None:
         ({"text": "other"}, (None, "completed", "ok"), "other"),
         (Block("not now"), ("blocked", "aborted", "not now"), None),
         (Block(""), ("blocked", "aborted", "The call was blocked."), None),
+        (Block(" "), ("blocked", "aborted", "blocked"), None),
         (7, ("blocked", "aborted", "before_tool_call: expected None, a Block or a dict, got int"), None),
     ],
 )
@@ -141,23 +149,40 @@ def raises(_: Any) -> Any:
     raise ValueError("broken")
 
 
+class Anything:
+    """Equals whatever it is compared with."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+DENIED = ("denied", "aborted", "Tool call denied by user.")
+FORBIDDEN = ("forbidden", "aborted", "Tool call denied by policy.")
+
+
 @pytest.mark.parametrize(
-    ("approve", "decision", "end"),
+    ("approve", "decision", "end", "got"),
     [
-        (lambda _: "allow", "allow", (None, "completed", "ok")),
-        (lambda _: "deny", "deny", ("denied", "aborted", "Tool call denied by user.")),
-        (lambda _: "forbidden", "forbidden", ("forbidden", "aborted", "Tool call denied by policy.")),
-        (lambda _: "perhaps", "deny", ("denied", "aborted", "Tool call denied by user.")),
-        (lambda _: None, "deny", ("denied", "aborted", "Tool call denied by user.")),
-        (lambda _: ["allow"], "deny", ("denied", "aborted", "Tool call denied by user.")),
-        (raises, "deny", ("denied", "aborted", "Tool call denied by user.")),
+        (lambda _: "allow", "allow", (None, "completed", "ok"), None),
+        (lambda _: "deny", "deny", DENIED, None),
+        (lambda _: "forbidden", "forbidden", FORBIDDEN, None),
+        (lambda _: "perhaps", "deny", DENIED, "'perhaps'"),
+        (lambda _: None, "deny", DENIED, "NoneType"),
+        (lambda _: ["allow"], "deny", DENIED, "list"),
+        (lambda _: Anything(), "deny", DENIED, "Anything"),
     ],
 )
-async def test_what_approve_may_answer(approve: Any, decision: str, end: tuple[str | None, str, str]) -> None:
-    """The three words; all else, and a failure, denies."""
+async def test_what_approve_may_answer(
+    approve: Any, decision: str, end: Any, got: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The three words; all else denies, and the log says what came in their place."""
     events = await played(call("work"), approve=approve)
     assert [e.decision for e in events if isinstance(e, ApprovalDecision)] == [decision]
     assert ends(events) == [end]
+    expected = f"approve: expected 'allow', 'deny' or 'forbidden', got {got}; the call is denied"
+    assert caplog.messages == ([] if got is None else [expected])
 
 
 class Policy:
@@ -174,24 +199,27 @@ class Policy:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "decision", "got"),
     [
-        (None, ["ask a", "say a", "run a"]),
-        ("allow", ["say a", "run a"]),
-        ("deny", ["say a", "run a"]),
-        ("forbidden", ["say a", "run a"]),
-        ("perhaps", ["say a", "run a"]),
-        (7, ["say a", "run a"]),
-        (raises, ["say a", "run a"]),
+        (None, "allow", None),
+        ("allow", "allow", None),
+        ("deny", "deny", None),
+        ("forbidden", "forbidden", None),
+        ("perhaps", "forbidden", "'perhaps'"),
+        (7, "forbidden", "int"),
+        (Anything(), "forbidden", "Anything"),
     ],
 )
-async def test_what_a_policy_may_answer(answer: Any, told: list[str]) -> None:
-    """None leaves the question open, the three words answer it; all else, and a failure, forbids."""
+async def test_what_a_policy_may_answer(
+    answer: Any, decision: str, got: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """None leaves the question open, the three words answer it; all else forbids, and the log says what came."""
     events = await played(call("work", id="a"), approve=Policy(answer))
-    assert order(events) == told
-    expected = {None: "allow", "allow": "allow", "deny": "deny"}.get(answer, "forbidden")
-    assert [e.decision for e in events if isinstance(e, ApprovalDecision)] == [expected]
-    assert bool(ran) is (expected == "allow")
+    assert order(events) == [*(["ask a"] if answer is None else []), "say a", "run a"]
+    assert [e.decision for e in events if isinstance(e, ApprovalDecision)] == [decision]
+    assert bool(ran) is (decision == "allow")
+    expected = f"policy: expected None, 'allow', 'deny' or 'forbidden', got {got}; the call is forbidden"
+    assert caplog.messages == ([] if got is None else [expected])
 
 
 @pytest.mark.parametrize(
@@ -213,11 +241,12 @@ async def test_the_first_hook_that_decides_decides(answers: list[Any], decision:
     assert ends(events)[0][2] == text
 
 
-async def test_a_denial_without_a_reason_says_so() -> None:
-    """The words name the hook."""
+async def test_a_denial_without_a_reason_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """The words name the hook; a denial is no failure, so the log says nothing."""
     hooks = [Hooks("guard", pre_tool_use=lambda _: HookAnswer("deny"))]
     events = await played(call("work"), hooks=hooks)
     assert ends(events) == [("denied", "aborted", "Tool call denied by the guard hook: no reason given.")]
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(("asked", "count"), [(None, 0), (lambda _: "allow", 1)])
@@ -297,3 +326,409 @@ async def test_no_call_fails_without_a_word() -> None:
     ((code, stop_reason, text),) = ends(await played(call("silent"), tools=(silent,)))
     assert (code, stop_reason) == ("tool_error", "fatal")
     assert "ValueError" in text
+
+
+async def test_nobody_is_asked_about_a_call_that_cannot_run() -> None:
+    """Unknown, or with arguments that do not fit, as sent or as `before_tool_call` made them: it is refused right there."""
+    asked: list[str] = []
+
+    def before(invocation: Any) -> Any:
+        asked.append("before")
+        return {"text": []}
+
+    def hook(invocation: Any) -> None:
+        asked.append("hook")
+
+    def approve(request: ApprovalRequest) -> str:
+        asked.append("approve")
+        return "allow"
+
+    asking: dict[str, Any] = {"hooks": [Hooks("guard", pre_tool_use=hook)], "approve": approve}
+    refused = (
+        "invalid_arguments",
+        "fatal",
+        "work: invalid arguments\n$.text: expected a string, got an array of 0 items",
+    )
+    ((code, _, _),) = ends(await played(call("x"), before_tool_call=before, **asking))
+    assert (code, asked) == ("unknown_tool", [])
+    assert ends(await played(call("work", {"text": []}), before_tool_call=before, **asking)) == [refused]
+    assert asked == []
+    assert ends(await played(call("work"), before_tool_call=before, **asking)) == [refused]
+    assert (asked, ran) == (["before"], [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "logged"),
+    [
+        ("before_tool_call", ("blocked", "aborted", "broken"), "before_tool_call failed; the call is blocked"),
+        ("pre_tool_use", ("denied", "aborted", "Tool call denied: a hook that decides about it failed."),
+         "the pre_tool_use hook guard failed"),
+        ("policy", FORBIDDEN, "the approval policy failed; the call is forbidden"),
+        ("no policy", FORBIDDEN, "the approval policy failed; the call is forbidden"),
+        ("approve", DENIED, "approve failed; the call is denied"),
+        ("after_tool_call", ("tool_error", "fatal", "broken"),
+         "after_tool_call failed; the call's result is an error"),
+    ],
+)  # fmt: skip
+async def test_a_failure_of_who_is_asked_is_logged_once(
+    kind: str, end: Any, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call ends so that nothing runs that nobody allowed; the log has the exception, which no event holds."""
+
+    class Lost:
+        """An `approve` whose policy cannot even be had."""
+
+        @property
+        def policy(self) -> Any:
+            raise ValueError("broken")
+
+        def __call__(self, request: ApprovalRequest) -> str:
+            return "allow"
+
+    asking: dict[str, dict[str, Any]] = {
+        "before_tool_call": {"before_tool_call": raises},
+        "pre_tool_use": {"hooks": [Hooks("guard", pre_tool_use=raises)]},
+        "policy": {"approve": Policy(raises)},
+        "no policy": {"approve": Lost()},
+        "approve": {"approve": raises},
+        "after_tool_call": {"after_tool_call": lambda invocation, result: raises(result)},
+    }
+    events = await played(call("work"), **asking[kind])
+    assert ends(events) == [end]
+    assert all(e.is_error and e.result.is_error for e in events if isinstance(e, ToolExecutionEnd))
+    (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert record.getMessage() == logged
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "broken"
+
+
+@pytest.mark.parametrize("kind", ["before_tool_call", "pre_tool_use", "policy"])
+async def test_an_abort_while_somebody_is_asked(kind: str) -> None:
+    """The call ends `aborted` with the reason and nothing of it runs; the calls behind it as well."""
+    signal = AbortSignal()
+
+    async def asked(_: Any) -> None:
+        signal.abort("enough")
+        await anyio.sleep_forever()
+
+    asking: dict[str, dict[str, Any]] = {
+        "before_tool_call": {"before_tool_call": asked},
+        "pre_tool_use": {"hooks": [Hooks("guard", pre_tool_use=asked)]},
+        "policy": {"approve": Policy(asked)},
+    }
+    events = await played(call("work"), call("work"), abort=signal, **asking[kind])
+    assert ends(events) == [("aborted", "aborted", "Not run: enough")] * 2
+    assert ran == []
+
+
+@pytest.mark.parametrize(("reason", "text"), [("enough", "enough"), (None, "the run was stopped")])
+async def test_a_complete_reply_that_is_aborted_runs_no_call(reason: str | None, text: str) -> None:
+    """Its calls are answered with the reason, not with the words for a reply that failed."""
+    signal = AbortSignal()
+    events: list[Any] = []
+    model = ScriptedModel([[call("work")]])
+    async for event in agent_loop(["go"], Context(tools=[work]), Config(model=model, abort=signal)):
+        events.append(event)
+        if isinstance(event, MessageUpdate) and isinstance(event.delta, ToolCallEnd):
+            signal.abort(reason)
+    check(events)
+    assert ends(events) == [("aborted", "aborted", f"Not run: {text}")]
+    assert ran == []
+
+
+@pytest.mark.parametrize("approval_order", ["one_at_a_time", "all_at_once"])
+async def test_the_next_call_comes_when_this_one_has_started(approval_order: Any) -> None:
+    """Nothing begins for a call while the one before it waits for the cap, whatever the order of questions."""
+    log: list[str] = []
+
+    @tool
+    async def wait() -> str:
+        """Return when nothing else can go on."""
+        await wait_all_blocked()
+        return "ok"
+
+    def before(invocation: Any) -> None:
+        log.append(f"before {invocation.id}")
+
+    config = Config(
+        model=ScriptedModel([[call("wait", id=id) for id in "abc"], "done"]),
+        before_tool_call=before,
+        max_parallel_tools=1,
+        approval_order=approval_order,
+    )
+    async for event in agent_loop(["go"], Context(tools=[wait]), config):
+        if isinstance(event, ToolExecutionEnd):
+            log.append(f"end {event.tool_call_id}")
+    assert log == ["before a", "before b", "end a", "before c", "end b", "end c"]
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+async def test_an_answer_that_comes_with_an_abort_is_too_late(awaited: bool) -> None:
+    """The question is open at the abort: no decision is told, and the call ends `aborted` although it was allowed."""
+    signal = AbortSignal()
+
+    def approve(request: ApprovalRequest) -> Any:
+        signal.abort("enough")
+        return "allow"
+
+    async def approve_later(request: ApprovalRequest) -> Any:
+        return approve(request)
+
+    events = await played(call("work", id="a"), abort=signal, approve=approve_later if awaited else approve)
+    assert order(events) == ["ask a", "run a"]
+    assert ends(events) == [("aborted", "aborted", "Not run: enough")]
+    assert ran == []
+
+
+async def test_a_question_that_was_answered_leaves_no_timer() -> None:
+    """While the tool runs nothing sleeps on the caller's clock, and `approval_timeout` does not end it."""
+    clock = VirtualClock(autojump_threshold=None)
+    asleep: list[int] = []
+
+    @tool
+    async def look() -> str:
+        """Look at the clock when nothing else goes on."""
+        await wait_all_blocked()
+        asleep.append(clock.asleep)
+        clock.jump(10)
+        await wait_all_blocked()
+        return "ok"
+
+    events = await played(call("look"), tools=(look,), clock=clock, approve=lambda _: "allow", approval_timeout=5)
+    assert ends(events) == [(None, "completed", "ok")]
+    assert asleep == [0]
+
+
+@pytest.mark.parametrize("kind", ["approve", "after_tool_call"])
+async def test_an_abort_takes_a_question_back_at_once(kind: str) -> None:
+    """Who was asked is let go when the abort comes, not when the call beside it has stopped."""
+    signal, clock = AbortSignal(), VirtualClock()
+    ended: list[float] = []
+
+    @tool
+    async def slow(ctx: ToolContext) -> str:
+        """Take two seconds to stop."""
+        await ctx.abort.wait()
+        await clock.sleep(2)
+        return "stopped"
+
+    async def asked(about: Any, *_: Any) -> Any:
+        if isinstance(about, ApprovalRequest) and about.tool_name == "slow":
+            return "allow"
+        try:
+            await clock.sleep(1)
+            signal.abort("enough")
+            await anyio.sleep_forever()
+        finally:
+            ended.append(clock.now())
+
+    events = await played(
+        call("slow"), call("work"), tools=(slow, work), clock=clock, abort=signal, abort_grace=5, **{kind: asked}
+    )
+    real = (None, "completed", "ok") if kind == "after_tool_call" else ("aborted", "aborted", "Not run: enough")
+    assert ends(events) == [real, ("aborted", "aborted", "stopped")]
+    assert (ended, clock.now()) == ([1.0], 3.0)
+
+
+@pytest.mark.parametrize("kind", [ApprovalRequest, ToolExecutionStart])
+async def test_an_abort_before_the_consumer_came_back(kind: type) -> None:
+    """A call whose question, or start, was told and nothing more is answered; it has one start."""
+    signal = AbortSignal()
+    events: list[Any] = []
+    asked: list[str] = []
+
+    def approve(request: ApprovalRequest) -> str:
+        asked.append(request.tool_call_id)
+        return "allow"
+
+    config = Config(model=ScriptedModel([[call("work", id="a")]]), abort=signal, approve=approve)
+    async for event in agent_loop(["go"], Context(tools=[work]), config):
+        events.append(event)
+        if isinstance(event, kind):
+            signal.abort("enough")
+    check(events)
+    assert ends(events) == [("aborted", "aborted", "Not run: enough")]
+    assert (asked, ran) == ([] if kind is ApprovalRequest else ["a"], [])
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_an_abort_beside_a_hook_keeps_the_real_result(begun: bool) -> None:
+    """`after_tool_call` runs, or waits for the consumer, when the abort comes: the result is what the tool gave."""
+    signal = AbortSignal()
+    gate = anyio.Event()
+    events: list[Any] = []
+    asked: list[str] = []
+
+    @tool
+    async def report(ctx: ToolContext) -> str:
+        """Report, and return when told to."""
+        ctx.progress("begun")
+        await gate.wait()
+        return "real"
+
+    async def after(invocation: Any, result: ToolResult) -> ToolResult:
+        asked.append(invocation.id)
+        signal.abort("enough")
+        await anyio.sleep_forever()
+        return ToolResult("replaced")
+
+    config = Config(model=ScriptedModel([[call("report", id="a")]]), abort=signal, after_tool_call=after)
+    async for event in agent_loop(["go"], Context(tools=[report]), config):
+        events.append(event)
+        if isinstance(event, ToolExecutionUpdate):
+            gate.set()
+            await wait_all_blocked()
+            if not begun:
+                signal.abort("enough")
+    check(events)
+    assert ends(events) == [(None, "completed", "real")]
+    assert asked == (["a"] if begun else [])
+
+
+async def test_a_question_that_nobody_answers_in_time(caplog: pytest.LogCaptureFixture) -> None:
+    """`approval_timeout` denies the call and lets go of who was asked; the next call is asked about, in its own time."""
+    clock = VirtualClock()
+    ended: list[tuple[str, float]] = []
+
+    async def approve(request: ApprovalRequest) -> str:
+        try:
+            await clock.sleep(3600 if request.tool_call_id == "a" else 4)
+        finally:
+            ended.append((request.tool_call_id, clock.now()))
+        return "allow"
+
+    calls = call("work", id="a"), call("work", id="b")
+    events = await played(*calls, clock=clock, approve=approve, approval_timeout=5)
+    assert order(events) == ["ask a", "say a", "run a", "ask b", "say b", "run b"]
+    assert [e.decision for e in events if isinstance(e, ApprovalDecision)] == ["deny", "allow"]
+    denied = ("denied", "aborted", "Tool call denied: nobody answered in time.")
+    assert ends(events) == [denied, (None, "completed", "ok")]
+    assert ended == [("a", 5.0), ("b", 9.0)]
+    assert caplog.records == []
+
+
+async def test_no_hook_begins_for_a_tool_that_ignores_an_abort() -> None:
+    """It is given up within its bound, and its end is not shown to `after_tool_call`."""
+    signal, clock, release = AbortSignal(), VirtualClock(), anyio.Event()
+    asked: list[str] = []
+
+    @tool
+    async def deaf() -> str:
+        """Ignore everything."""
+        signal.abort("enough")
+        with anyio.CancelScope(shield=True):
+            while not release.is_set():
+                try:
+                    await release.wait()
+                except anyio.get_cancelled_exc_class():
+                    continue
+        return "late"
+
+    def after(invocation: Any, result: ToolResult) -> None:
+        asked.append(invocation.id)
+
+    try:
+        events = await played(call("deaf"), tools=(deaf,), clock=clock, abort=signal, after_tool_call=after)
+    finally:
+        release.set()
+    ((code, stop_reason, _),) = ends(events)
+    assert (code, stop_reason, asked) == ("not_stopped", "aborted", [])
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+async def test_what_a_hook_says_as_the_abort_comes(
+    awaited: bool, fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What `after_tool_call` made of the result counts; if it fails then, the result is the tool's own and no failure."""
+    signal = AbortSignal()
+
+    def after(invocation: Any, result: ToolResult) -> ToolResult:
+        signal.abort("enough")
+        if fails:
+            raise ValueError("broken")
+        return ToolResult("replaced")
+
+    async def after_later(invocation: Any, result: ToolResult) -> ToolResult:
+        return after(invocation, result)
+
+    events = await played(call("work"), abort=signal, after_tool_call=after_later if awaited else after)
+    assert ends(events) == [(None, "completed", "ok" if fails else "replaced")]
+    assert caplog.records == []
+
+
+async def test_an_abort_answers_a_call_that_waits_for_the_cap_once() -> None:
+    """It is refused at once; that the others stop one after the other makes room for nothing."""
+    signal, clock = AbortSignal(), VirtualClock()
+
+    @tool
+    async def stop(ctx: ToolContext, seconds: int) -> str:
+        """Stop so many seconds after the abort."""
+        await clock.sleep(1)
+        signal.abort("enough")
+        await clock.sleep(seconds)
+        return "stopped"
+
+    calls = call("stop", {"seconds": 1}), call("stop", {"seconds": 2}), call("work")
+    events = await played(*calls, tools=(stop, work), clock=clock, abort=signal, abort_grace=5, max_parallel_tools=2)
+    refused, stopped = ("aborted", "aborted", "Not run: enough"), ("aborted", "aborted", "stopped")
+    assert ends(events) == [refused, stopped, stopped]
+    assert ran == []
+
+
+async def test_questions_beside_other_timers() -> None:
+    """Without `approval_timeout` an answer may take its time, whatever else is timed."""
+    clock = VirtualClock()
+
+    async def approve(request: ApprovalRequest) -> str:
+        await clock.sleep(1 if request.tool_call_id == "a" else 20)
+        return "allow"
+
+    calls = call("work", id="a"), call("work", id="b")
+    events = await played(
+        *calls, clock=clock, approve=approve, approval_order="all_at_once", deadline=100, tool_timeout=5
+    )
+    assert ends(events) == [(None, "completed", "ok")] * 2
+
+
+async def test_the_time_of_a_question_is_not_that_of_its_call() -> None:
+    """A call that was allowed in time has the time of a tool, and ends as one."""
+    clock = VirtualClock()
+
+    @tool
+    async def slow() -> str:
+        """Sleep for an hour."""
+        await clock.sleep(3600)
+        return "never"
+
+    events = await played(
+        call("slow"), tools=(slow,), clock=clock, approve=lambda _: "allow", approval_timeout=3, tool_timeout=7
+    )
+    assert ends(events) == [("tool_timeout", "fatal", "The tool timed out after 7 s.")]
+    assert clock.now() == 7.0
+
+
+async def test_what_a_hook_says_after_the_abort_is_dropped() -> None:
+    """It ignores that it was let go, and answers while the call beside it still stops: its call has ended."""
+    signal, clock = AbortSignal(), VirtualClock()
+
+    @tool
+    async def slow(ctx: ToolContext) -> str:
+        """Take two seconds to stop."""
+        await ctx.abort.wait()
+        await clock.sleep(2)
+        return "stopped"
+
+    async def after(invocation: Any, result: ToolResult) -> ToolResult:
+        signal.abort("enough")
+        with anyio.CancelScope(shield=True):
+            for _ in range(2):
+                try:
+                    await clock.sleep(1)
+                except anyio.get_cancelled_exc_class():
+                    continue
+        return ToolResult("late")
+
+    calls = call("slow"), call("work")
+    events = await played(*calls, tools=(slow, work), clock=clock, abort=signal, abort_grace=5, after_tool_call=after)
+    assert ends(events) == [(None, "completed", "ok"), ("aborted", "aborted", "stopped")]

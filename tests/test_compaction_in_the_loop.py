@@ -18,8 +18,12 @@ from agentloop import (
     Config,
     Context,
     CustomMessage,
+    MessageEnd,
+    MessageUpdate,
     RequestEnd,
     Retry,
+    ToolCallEnd,
+    ToolExecutionEnd,
     ToolResultMessage,
     UserMessage,
     agent_loop,
@@ -121,6 +125,12 @@ async def test_an_unusable_reply_is_asked_again_and_its_calls_are_answered() -> 
     assert "called a tool" in texts(model.requests[2].messages)[-1]
     done = [e for e in events if isinstance(e, CompactionEnd)]
     assert [(e.status, e.attempt) for e in done] == [("completed", 2)]
+    (refused,) = [e for e in events if isinstance(e, ToolExecutionEnd)]
+    assert (refused.error_code, refused.stop_reason, refused.result.text) == (
+        "cut_off",
+        "fatal",
+        "Not run: no tools are used while the conversation is summarised.",
+    )
     assert end.pending_summary == user("[summary] short")
 
 
@@ -151,6 +161,20 @@ async def test_an_abort_inside_is_compaction_interrupted() -> None:
     assert [(e.status, e.error_code) for e in done] == [("aborted", "compaction_interrupted")]
     assert (end.stop_reason, end.error_code) == ("aborted", "compaction_interrupted")
     assert texts(end.messages)[:2] == ["go", "answer"]
+
+
+async def test_an_abort_inside_answers_the_calls_of_its_reply() -> None:
+    """The reply was whole when the abort came: its call is told of the abort, not of the summary."""
+    signal = AbortSignal()
+    events: list[Any] = []
+    config = Config(model=ScriptedModel([["answer", BIG], call("x")]), compaction=Summarise(), abort=signal)
+    async for event in agent_loop(["go"], Context(), config):
+        events.append(event)
+        if isinstance(event, MessageUpdate) and isinstance(event.delta, ToolCallEnd):
+            signal.abort("enough")
+    check(events)
+    (refused,) = [e for e in events if isinstance(e, ToolExecutionEnd)]
+    assert (refused.error_code, refused.stop_reason, refused.result.text) == ("aborted", "aborted", "Not run: enough")
 
 
 async def test_a_run_of_its_own() -> None:
@@ -215,3 +239,266 @@ async def test_nothing_is_read_after_an_abort_that_the_stream_itself_saw() -> No
     assert isinstance(end, AgentEnd)
     assert texts(end.messages) == ["go", "a"]
     assert end.stop_reason == "aborted"
+
+
+# ---------------------------------------------------------------- what the callbacks are told, and what they may say
+
+
+class Incomparable:
+    """What cannot even be compared."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError
+
+
+@pytest.mark.parametrize("reason", ["context", "turns", "manual"])
+async def test_the_reason_is_told(reason: Any) -> None:
+    """What `due` gave stands in both events; a run of its own is `manual`."""
+
+    class Due(Summarise):
+        def due(self, state: CompactionState) -> Any:
+            return reason
+
+    events, _ = await played(ScriptedModel([["answer", BIG], "short"]), Due())
+    told = [event.reason for event in events if isinstance(event, CompactionBegin | CompactionEnd)]
+    assert told == [reason, reason]
+    alone = compact(Context(messages=[user("a")]), Config(model=ScriptedModel(["short"]), compaction=Due()))
+    told = [event.reason for event in await collect(alone) if isinstance(event, CompactionBegin | CompactionEnd)]
+    assert told == ["manual", "manual"]
+
+
+async def test_due_sees_the_context_as_it_stands() -> None:
+    """Tokens, committed requests and the messages since the last compaction; whether the run would end."""
+    seen = []
+
+    class Watching(Summarise):
+        def due(self, state: CompactionState) -> Any:
+            seen.append((state.context, state.turns, state.at_end, texts(state.messages)))
+            return "turns" if state.turns == 2 else None
+
+    model = ScriptedModel([[call("x"), BIG], [call("x"), BIG], "short", ["done", UsageChunk(Usage(0, 7, 0))]])
+    events, end = await played(model, Watching())
+    (gone,) = [message.text for message in model.requests[1].messages if isinstance(message, ToolResultMessage)]
+    assert seen == [
+        (100, 1, False, ["go", "", gone]),
+        (100, 2, False, ["go", "", gone, "", gone]),
+        (7, 1, True, ["[summary] short", "done"]),
+    ]
+    (begin,) = [event for event in events if isinstance(event, CompactionBegin)]
+    assert begin == CompactionBegin("turns", "summarize", 100, 2)
+    assert texts(end.messages) == ["[summary] short", "done"]
+
+
+async def test_each_prompt_knows_its_attempt_and_what_was_wrong_before() -> None:
+    """From 1, and from None; the words for an empty reply, a call, no summary, a blank one; the next compaction begins anew."""
+    asked: list[tuple[int, str | None]] = []
+
+    class Strict(Summarise):
+        def prompt(self, attempt: int, problem: str | None) -> Sequence[UserMessage]:
+            asked.append((attempt, problem))
+            return super().prompt(attempt, problem)
+
+        def accept(self, reply: AssistantMessage) -> str | None:
+            return {"no": None, "blank": " "}.get(reply.text, reply.text)
+
+    compaction = [Finish("stop"), [call("x")], "no", "blank", "no", "short"]
+    model = ScriptedModel([[call("x"), BIG], *compaction, [call("x"), BIG], "short", "done"])
+    events, _ = await played(model, Strict())
+    assert asked == [
+        (1, None),
+        (2, "the reply was empty"),
+        (3, "the reply called a tool"),
+        (4, "the reply held no summary"),
+        (5, "the reply held no summary"),
+        (6, "the reply held no summary"),
+        (1, None),
+    ]
+    done = [event for event in events if isinstance(event, CompactionEnd)]
+    assert [(event.status, event.attempt) for event in done] == [("completed", 6), ("completed", 1)]
+
+
+async def test_a_compaction_may_say_itself_what_was_wrong() -> None:
+    """Its `problem` is asked about a reply that it did not accept, and about no other."""
+    judged: list[str] = []
+    prompted: list[str | None] = []
+
+    class Explaining(Summarise):
+        def prompt(self, attempt: int, problem: str | None) -> Sequence[UserMessage]:
+            prompted.append(problem)
+            return super().prompt(attempt, problem)
+
+        def accept(self, reply: AssistantMessage) -> str | None:
+            return None if reply.text == "no" else reply.text
+
+        def problem(self, reply: AssistantMessage) -> str:
+            judged.append(reply.text)
+            return f"{reply.text} is too short"
+
+    await played(ScriptedModel([["answer", BIG], [call("x")], "no", "short"]), Explaining())
+    assert judged == ["no"]
+    assert prompted == [None, "the reply called a tool", "no is too short"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("due", "now", "the compaction's due: expected None, 'context', 'turns' or 'manual', got 'now'"),
+        ("due", True, "the compaction's due: expected None, 'context', 'turns' or 'manual', got bool"),
+        (
+            "due",
+            Incomparable(),
+            "the compaction's due: expected None, 'context', 'turns' or 'manual', got Incomparable",
+        ),
+        ("prompt", 5, "the compaction's prompt: 'int' object is not iterable"),
+        ("prompt", [user("lost"), 5], "the compaction's prompt: messages[1]: expected an input or text, got int"),
+        ("accept", 5, "<lambda>: expected a str, got int"),
+        ("problem", 5, "<lambda>: expected a str, got int"),
+        ("summary", "text", "<lambda>: expected a UserMessage, got str"),
+    ],
+)
+async def test_nonsense_of_a_compaction_ends_the_run(name: str, value: Any, words: str) -> None:
+    """It says what was expected and what came; the context stays, and no prompt of the compaction is kept."""
+
+    class Odd(Summarise):
+        def accept(self, reply: AssistantMessage) -> str | None:
+            return None if name == "problem" else reply.text
+
+    changed = type("Changed", (Odd,), {name: staticmethod(lambda *args: value)})
+    events, end = await played(ScriptedModel([["answer", BIG], "short"]), changed())
+    assert (end.stop_reason, end.error_code, end.error_message) == ("fatal", "callback_failed", words)
+    assert isinstance(end.exception, TypeError)
+    assert texts(end.messages)[:2] == ["go", "answer"]
+    assert not end.replaces_context
+    told = [event.message.text for event in events if isinstance(event, MessageEnd) and event.message.role == "user"]
+    assert "lost" not in told
+
+
+async def test_a_prompt_that_says_nothing_asks_the_context_alone() -> None:
+    """None is no input; the model is asked all the same."""
+
+    class Silent(Summarise):
+        def prompt(self, attempt: int, problem: str | None) -> Any:
+            return None
+
+    model = ScriptedModel([["answer", BIG], "short"])
+    _, end = await played(model, Silent())
+    assert texts(model.requests[1].messages) == ["go", "answer"]
+    assert end.pending_summary == user("[summary] short")
+
+
+async def test_a_summary_that_nobody_makes_is_none() -> None:
+    """`summary` gives None: the compaction is given up when its attempts are used up, and the context stays."""
+
+    class Silent(Summarise):
+        def summary(self, text: str) -> Any:
+            return None
+
+    model = ScriptedModel([["answer", BIG], "short", "short"])
+    events, end = await played(model, Silent(), retry=Retry(waits=(1,)))
+    (done,) = [event for event in events if isinstance(event, CompactionEnd)]
+    assert (done.status, done.error_code, done.error_message) == (
+        "retryable", "malformed", "the model gave no usable summary",
+    )  # fmt: skip
+    assert (end.stop_reason, end.replaces_context) == ("completed", False)
+
+
+# ---------------------------------------------------------------- how it ends
+
+
+async def test_a_context_that_is_dropped_had_no_attempt() -> None:
+    """`CompactionEnd` of a `discard` has no attempt and no summary."""
+    events, _ = await played(ScriptedModel([["answer", BIG]]), Summarise(mode="discard"))
+    (done,) = [event for event in events if isinstance(event, CompactionEnd)]
+    assert done == CompactionEnd("context", "discard", "completed")
+
+
+@pytest.mark.parametrize("where", ["mid task", "at the end", "alone"])
+async def test_the_exception_of_a_compaction_that_was_given_up(where: str) -> None:
+    """It is what a run raises that ended by it (G18); one that completed all the same has none."""
+    error = ConnectionError("gone")
+    if where == "alone":
+        context = Context(messages=[user("a"), assistant("b")])
+        events: list[Any] = await collect(
+            compact(context, Config(model=ScriptedModel([error]), compaction=Summarise(), retry=None))
+        )
+        check(events)
+        end = events[-1]
+    else:
+        first = [call("x"), BIG] if where == "mid task" else ["answer", BIG]
+        events, end = await played(ScriptedModel([first, error]), Summarise(), retry=None)
+    if where == "at the end":
+        assert (end.stop_reason, end.exception) == ("completed", None)
+        end.raise_for_error()
+    else:
+        assert (end.stop_reason, end.error_code, end.exception) == ("retryable", "network", error)
+        with pytest.raises(ConnectionError, match="gone"):
+            end.raise_for_error()
+
+
+async def test_an_abort_in_the_wait_of_a_compaction_is_compaction_interrupted() -> None:
+    """Not `backoff_interrupted`: it is any abort inside one."""
+    signal = AbortSignal()
+    events = []
+    model = ScriptedModel([["answer", BIG], ConnectionError("gone"), "never"])
+    config = Config(model=model, compaction=Summarise(), clock=VirtualClock(), abort=signal)
+    inside = False
+    async for event in agent_loop(["go"], Context(), config):
+        events.append(event)
+        inside = inside or isinstance(event, CompactionBegin)
+        if inside and isinstance(event, RequestEnd):
+            signal.abort("enough")
+    check(events)
+    (done,) = [event for event in events if isinstance(event, CompactionEnd)]
+    end = events[-1]
+    assert isinstance(end, AgentEnd)
+    assert (done.error_code, end.error_code, end.exception) == (
+        "compaction_interrupted", "compaction_interrupted", None,
+    )  # fmt: skip
+
+
+async def test_an_abort_while_due_is_asked_begins_no_compaction() -> None:
+    """Nor does anything else: the run ends."""
+    signal = AbortSignal()
+
+    class Aborting(Summarise):
+        def due(self, state: CompactionState) -> Any:
+            signal.abort("enough")
+            return "context"
+
+    events, end = await played(ScriptedModel([["answer", BIG]]), Aborting(), abort=signal)
+    assert not [event for event in events if isinstance(event, CompactionBegin)]
+    assert (end.stop_reason, end.error_code) == ("aborted", "user_abort")
+
+
+@pytest.mark.parametrize("where", ["prompt", "get_tools"])
+@pytest.mark.parametrize("how", ["aborts", "fails"])
+async def test_a_stop_behind_the_prompt_emits_no_input(where: str, how: str) -> None:
+    """An input of a compaction stands before its attempt (grammar): where a stop forbids that, it is not shown either."""
+    signal = AbortSignal()
+    inside = [False]
+
+    def stop() -> None:
+        if how == "fails":
+            raise ValueError("broken")
+        signal.abort("enough")
+
+    class Stopping(Summarise):
+        def prompt(self, attempt: int, problem: str | None) -> Sequence[UserMessage]:
+            inside[0] = True
+            if where == "prompt":
+                stop()
+            return super().prompt(attempt, problem)
+
+    def get_tools() -> None:
+        if inside[0]:
+            stop()
+
+    model = ScriptedModel([["answer", BIG], "never"])
+    events, end = await played(model, Stopping(), abort=signal, get_tools=get_tools)
+    kinds = [type(event).__name__ for event in events]
+    assert kinds[kinds.index("CompactionBegin") + 1] == "CompactionEnd"
+    assert model.asked == 1
+    assert end.error_code == ("callback_failed" if how == "fails" else "compaction_interrupted")
+    assert texts(end.messages) == ["go", "answer"]

@@ -70,9 +70,13 @@ async def test_open_calls_of_the_last_reply_run_first(results: tuple[Any, ...], 
 async def test_answered_calls_pauses_and_inputs_are_something_to_go_on_with() -> None:
     """The model is asked from the context as it stands, with the new messages behind it."""
     pause = AssistantMessage("wait", "completed", "pause")
+    both = (assistant("both", A, B), DONE, ToolResultMessage("b", "work", "done"))
     for messages, prompts in (
         ((GO, assistant(A), DONE), ()),
+        ((GO, *both), ()),
+        (both, ()),
         ((GO, pause), ()),
+        ((GO, AssistantMessage("cut", "completed", "length")), "2"),
         ((GO,), ()),
         ((GO, assistant("1")), "2"),
     ):
@@ -111,11 +115,17 @@ MODEL = Config(model=ScriptedModel(["never"]))
             Context(messages=[GO, AssistantMessage((A,), "completed", finish)]), MODEL), ValueError,
            "context.messages[1]: expected calls that may run, got calls of a reply that ended in"
            f" {finish!r}; use agent_loop with a new message") for finish in ("length", "refusal", "content_filter")],
+        (lambda: agent_loop_continue(
+            Context(messages=[GO, AssistantMessage("cut", "completed", "length")]), MODEL), ValueError,
+         "context.messages[1]: expected something to go on with, got a complete reply; use agent_loop with a new message"),
         (lambda: agent_loop([], Context(), MODEL), ValueError,
          "messages: expected messages, or a context that has some; got neither"),
         (lambda: agent_loop([GO, assistant("1")], Context(), MODEL), TypeError,
          "messages[1]: expected an input, got a reply; what was said stands in the context"),
-        (lambda: agent_loop(["go"], Context(tools=[work, work]), MODEL), ValueError, "work"),
+        (lambda: agent_loop(["go"], Context(tools=[work, work]), MODEL), ValueError,
+         "context.tools: expected one tool of each name, got two named 'work'"),
+        (lambda: agent_loop(["go"], [GO], MODEL), TypeError, "context: expected a Context, got list"),  # type: ignore[arg-type]
+        (lambda: agent_loop(["go"], Context(), None), TypeError, "config: expected a Config, got NoneType"),  # type: ignore[arg-type]
         (lambda: compact(Context(messages=[GO]), MODEL), ValueError,
          "config.compaction: expected a compaction, got None"),
     ],
@@ -135,7 +145,7 @@ async def test_a_run_says_where_it_is() -> None:
     assert repr(run) == "<Run alive, 1 turns>"
     async for _ in run:
         pass
-    assert repr(run) in ("<Run ended, 1 turns>", "<Run closed, 1 turns>")
+    assert repr(run) == "<Run closed, 1 turns>"
     await run.aclose()
     assert repr(run) == "<Run closed, 1 turns>"
     run = agent_loop(["go"], Context(), Config(model=ScriptedModel(["done"])))
@@ -153,7 +163,7 @@ async def test_no_messages_ask_from_the_context_as_it_stands() -> None:
 async def test_nothing_is_sent_into_a_run() -> None:
     """It is stepped like an async generator, but takes no values; what is thrown into it comes out and ends it."""
     run = agent_loop(["go"], Context(), Config(model=ScriptedModel(["done"])))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="expected None, got int: nothing can be sent in"):
         await run.asend(1)  # type: ignore[arg-type]
     assert await run.asend(None) is not None
     with pytest.raises(KeyError):
@@ -161,6 +171,10 @@ async def test_nothing_is_sent_into_a_run() -> None:
     assert repr(run) == "<Run closed, 1 turns>"
     with pytest.raises(StopAsyncIteration):
         await anext(run)
+    with pytest.raises(KeyError, match=r"^$"):
+        await run.athrow(KeyError)
+    with pytest.raises(KeyError, match="'thrown'"):
+        await run.athrow(KeyError, "thrown")
 
 
 async def test_there_is_no_wait_to_skip_where_none_goes_on() -> None:

@@ -6,7 +6,23 @@ from typing import Any
 
 import pytest
 
-from agentloop import AgentEnd, Config, Context, Tool, ToolExecutionEnd, ToolListReady, agent_loop
+from agentloop import (
+    AbortSignal,
+    AgentEnd,
+    CompactionEnd,
+    Config,
+    Context,
+    MessageEnd,
+    RequestBegin,
+    RequestEnd,
+    Tool,
+    ToolExecutionEnd,
+    ToolListReady,
+    agent_loop,
+    compact,
+    user,
+)
+from agentloop.compaction import Summarize
 from agentloop.grammar import check
 from agentloop.testing import ScriptedModel, VirtualClock, call, collect
 
@@ -51,9 +67,9 @@ async def test_it_is_asked_again_for_a_retry() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ([named("a"), named("a")], "one tool of each name"),
-        (["a"], "expected a Tool"),
-        (KeyError("nowhere"), "nowhere"),
+        ([named("a"), named("a")], "get_tools: expected one tool of each name, got two of one name"),
+        (["a"], "get_tools: tools[0]: expected a Tool (use @tool), got str"),
+        (KeyError("nowhere"), "get_tools: 'nowhere'"),
     ],
 )
 async def test_nonsense_ends_the_run_before_a_request(given: Any, words: str) -> None:
@@ -67,4 +83,27 @@ async def test_nonsense_ends_the_run_before_a_request(given: Any, words: str) ->
     model = ScriptedModel(["never"])
     _, end = await played(model, get_tools)
     assert (end.stop_reason, end.error_code, model.asked) == ("fatal", "callback_failed", 0)
-    assert words in str(end.error_message)
+    assert end.error_message == words
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_stop_between_the_prompt_of_a_compaction_and_its_attempt(fails: bool) -> None:
+    """An attempt that a prompt announced begins and ends, without a request; a stop before that shows neither (G21)."""
+    abort = AbortSignal()
+
+    def get_tools() -> Any:
+        if fails:
+            raise OSError("no tools")
+
+    model = ScriptedModel(["the summary"])
+    config = Config(model=model, get_tools=get_tools, abort=abort, compaction=Summarize(), clock=VirtualClock())
+    events = []
+    async for event in compact(Context(messages=[user("before")]), config):
+        events.append(event)
+        if isinstance(event, MessageEnd) and not fails:
+            abort.abort("enough")
+    check(events)
+    kinds = [type(event).__name__ for event in events if isinstance(event, RequestBegin | RequestEnd | CompactionEnd)]
+    assert kinds == [*(() if fails else ("RequestBegin", "RequestEnd")), "CompactionEnd"]
+    assert events[-1].error_code == ("callback_failed" if fails else "compaction_interrupted")
+    assert model.requests == []

@@ -162,6 +162,13 @@ async def test_a_hook_that_fails_decides_nothing(answer: Any, words: str, asked:
     assert [event.decision for event in of(events, ApprovalDecision)] == (["allow"] if asked else ["deny"])
 
 
+async def test_hooks_of_other_kinds_have_no_part_in_a_call() -> None:
+    """Nothing is told of them, and they do not keep the call from running."""
+    tools, events = await one_call([Hooks("quiet", user_prompt=lambda message: None, stop=lambda end: None)])
+    assert of(events, Hook, ApprovalRequest, ApprovalDecision) == []
+    assert tools.ran == ["x"]
+
+
 async def test_a_hook_that_fails_does_not_undo_another() -> None:
     """A later hook's decision stands, whichever way it goes."""
     for decision, ran in (("allow", ["x"]), ("deny", [])):

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from agentloop import Config, Context, ToolContext, agent_loop, tool
-from agentloop.testing import STALL, ScriptedModel, call
+from agentloop import (
+    Config,
+    Context,
+    RequestEnd,
+    Run,
+    ToolContext,
+    ToolExecutionUpdate,
+    ToolInvocation,
+    ToolResult,
+    agent_loop,
+    tool,
+)
+from agentloop.model import BlockEnd, ModelRequest
+from agentloop.testing import STALL, ScriptedModel, call, collect, wait_all_blocked
 
 pytestmark = pytest.mark.anyio
 
@@ -73,3 +88,220 @@ async def test_g24_an_early_call_hears_of_it_while_its_reply_streams() -> None:
         assert await anyio.to_thread.run_sync(began.wait, 20)
         await run.aclose()
     assert await anyio.to_thread.run_sync(ended.wait, 20)
+
+
+async def test_g24_a_pending_step_does_not_wait_for_the_clean_up() -> None:
+    """It ends the iteration as soon as another task closes the run; `aclose` is what waits for the tool."""
+    began, release = anyio.Event(), anyio.Event()
+    order: list[str] = []
+
+    @tool
+    async def work() -> str:
+        """Work, and take long to stop."""
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await release.wait()
+                order.append("cleaned")
+        return ""
+
+    run = agent_loop(["go"], Context(tools=[work]), Config(model=ScriptedModel([[call("work")]]), abort_grace=60))
+
+    async def step() -> None:
+        await collect(run)
+        order.append("stepped")
+        release.set()
+
+    async def close() -> None:
+        await run.aclose()
+        order.append("closed")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(step)
+        await began.wait()
+        with anyio.fail_after(10):
+            await close()
+    assert order == ["stepped", "cleaned", "closed"]
+
+
+async def test_a_run_that_is_closed_before_it_began_keeps_nothing() -> None:
+    """Not what it would have started from."""
+    model = ScriptedModel(["never"])
+    kept = weakref.ref(model)
+    run = agent_loop(["go"], Context(), Config(model=model))
+    del model
+    assert kept() is not None
+    await run.aclose()
+    gc.collect()
+    assert kept() is None
+
+
+async def test_g18_an_order_to_leave_that_no_step_met_is_raised_by_the_close() -> None:
+    """A tool's `KeyboardInterrupt` comes while the consumer is busy: `aclose` raises it, once."""
+    gate = anyio.Event()
+
+    @tool
+    async def work(ctx: ToolContext) -> str:
+        """Report, then be interrupted."""
+        ctx.progress("on it")
+        await gate.wait()
+        raise KeyboardInterrupt("now")
+
+    run = agent_loop(["go"], Context(tools=[work]), Config(model=ScriptedModel([[call("work")]])))
+    async for event in run:
+        if isinstance(event, ToolExecutionUpdate):
+            break
+    gate.set()
+    await wait_all_blocked()
+    with pytest.raises(KeyboardInterrupt, match="now"):
+        await run.aclose()
+    await run.aclose()
+    with pytest.raises(StopAsyncIteration):
+        await anext(run)
+
+
+async def test_g24_a_tool_that_waits_for_room_under_a_shield_is_let_go() -> None:
+    """Its output filled the buffer, and no cancellation reaches it (trio): when the consumer leaves it waits no more."""
+    ended: list[str] = []
+
+    @tool
+    async def work(ctx: ToolContext) -> str:
+        """Write more than is read."""
+        try:
+            with anyio.CancelScope(shield=True):
+                for _ in range(5):
+                    await ctx.output("piece")
+        finally:
+            ended.append("work")
+        return ""
+
+    config = Config(model=ScriptedModel([[call("work")]]), run_ahead=1, abort_grace=60)
+    run = agent_loop(["go"], Context(tools=[work]), config)
+    async for event in run:
+        if isinstance(event, ToolExecutionUpdate):
+            await wait_all_blocked()
+            break
+    assert ended == []
+    with anyio.fail_after(10):
+        await run.aclose()
+    assert ended == ["work"]
+
+
+async def test_g24_an_early_call_hears_of_it_between_its_reply_and_its_start() -> None:
+    """Its reply is kept, and the consumer leaves before it takes the call's start: the thread is told all the same."""
+    began, ended = threading.Event(), threading.Event()
+
+    @tool(replay="safe")
+    def poll(ctx: ToolContext) -> str:
+        """Poll until told to stop."""
+        began.set()
+        while not ctx.abort.aborted and not ended.wait(0.001):
+            pass
+        ended.set()
+        return "stopped"
+
+    async def until_begun(request: ModelRequest) -> None:
+        assert await anyio.to_thread.run_sync(began.wait, 20)
+
+    model = ScriptedModel([[call("poll"), BlockEnd(), until_begun]])
+    config = Config(model=model, eager_tools=True, run_ahead=0, abort_grace=0.05)
+    run = agent_loop(["go"], Context(tools=[poll]), config)
+    try:
+        async for event in run:
+            if isinstance(event, RequestEnd):
+                break
+        await run.aclose()
+        assert await anyio.to_thread.run_sync(ended.wait, 5)
+    finally:
+        ended.set()
+
+
+async def test_g24_a_thread_hears_of_an_order_to_leave_that_a_callback_gives() -> None:
+    """`SystemExit` out of a callback ends the run from inside: the call beside it, in a thread, is told as well."""
+    began, ended = threading.Event(), threading.Event()
+
+    @tool
+    def poll(ctx: ToolContext) -> str:
+        """Poll until told to stop."""
+        began.set()
+        while not ctx.abort.aborted and not ended.wait(0.001):
+            pass
+        ended.set()
+        return "stopped"
+
+    @tool
+    async def quick() -> str:
+        """Return when the other one runs."""
+        await anyio.to_thread.run_sync(began.wait)
+        return "ok"
+
+    def after(invocation: ToolInvocation, result: ToolResult) -> None:
+        raise SystemExit(3)
+
+    model = ScriptedModel([[call("poll"), call("quick")]])
+    config = Config(model=model, after_tool_call=after, abort_grace=0.05)
+    try:
+        with pytest.raises(SystemExit):
+            async for _ in agent_loop(["go"], Context(tools=[poll, quick]), config):
+                pass
+        assert await anyio.to_thread.run_sync(ended.wait, 5)
+    finally:
+        ended.set()
+
+
+@pytest.mark.parametrize("kind", ["after_tool_call", "approve", "before_tool_call"])
+async def test_g24_a_callback_that_waits_is_left_without_a_word(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is cancelled, which is no failure of it: the log says nothing of the call."""
+    asked, ended = anyio.Event(), anyio.Event()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "ok"
+
+    async def callback(*args: Any) -> None:
+        asked.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    config = Config(model=ScriptedModel([[call("work")]]), **{kind: callback})
+    run = agent_loop(["go"], Context(tools=[work]), config)
+
+    async def consume() -> None:
+        async for _ in run:
+            pass
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(consume)
+        await asked.wait()
+        await run.aclose()
+    assert ended.is_set()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("kind", ["after_tool_call", "approve"])
+async def test_g24_nothing_begins_after_a_callback_has_closed_the_run(kind: str) -> None:
+    """The second call's hook, or question, waits its turn, which does not come any more."""
+    runs: list[Run] = []
+    asked: list[str] = []
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "ok"
+
+    def callback(*args: Any) -> Any:
+        asked.append(kind)
+        runs[0]._core.close()  # what `aclose` does first
+        return "allow" if kind == "approve" else None
+
+    model = ScriptedModel([[call("work"), call("work")]])
+    config = Config(model=model, approval_order="all_at_once", **{kind: callback})
+    runs.append(agent_loop(["go"], Context(tools=[work]), config))
+    async for _ in runs[0]:
+        pass
+    assert asked == [kind]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from agentloop import AbortSignal, Config, Context, ToolContext, ToolExecutionEnd, ToolResult, agent_loop, tool
 from agentloop.errors import GrammarError
 from agentloop.grammar import check
 from agentloop.messages import InlineData, Text
-from agentloop.testing import ScriptedModel, VirtualClock, call, collect
+from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
 
 pytestmark = pytest.mark.anyio
 
@@ -219,6 +221,7 @@ async def test_a_tool_that_does_not_stop(by: str, stop_reason: str) -> None:
         ("ok", ToolResult(""), (None, "completed", False, "[no output]")),
         ("ok", ToolResult("bad", is_error=True), ("tool_error", "fatal", True, "bad")),
         ("ok", ToolResult(" ", is_error=True), ("tool_error", "fatal", True, SILENT)),
+        ("ok", "x", ("tool_error", "fatal", True, "after_tool_call: expected a ToolResult or None, got str")),
         (ToolResult("bad", is_error=True), ToolResult("fine"), (None, "completed", False, "fine")),
         (ToolResult("bad", is_error=True), ToolResult("worse", is_error=True), ("tool_error", "fatal", True, "worse")),
     ],
@@ -303,3 +306,213 @@ async def test_a_blank_output_is_told_to_be_none() -> None:
         return ToolResult("\n", is_error=True)
 
     assert (await ended(work)).result.text.endswith(SILENT)
+
+
+async def test_what_a_plain_function_returns_or_raises() -> None:
+    """Its value is the result, an awaitable one when it was awaited; what it raises is its error, `StopIteration` too."""
+
+    async def later() -> str:
+        return "later"
+
+    def plain(value: Any) -> Any:
+        @tool(name="work")
+        def work() -> Any:
+            """Work in a thread."""
+            if isinstance(value, BaseException):
+                raise value
+            return value
+
+        return work
+
+    assert said(await ended(plain("ok"))) == (None, "completed", False, "ok")
+    assert said(await ended(plain(later()))) == (None, "completed", False, "later")
+    for error in (ValueError("broken"), StopIteration("broken")):
+        assert said(await ended(plain(error))) == ("tool_error", "fatal", True, "broken")
+
+
+@pytest.mark.parametrize("eager", [False, True])
+async def test_plain_functions_have_threads_of_their_own(eager: bool) -> None:
+    """They run although the application uses up all threads of the event loop, up to 40 of a batch at once: also if some
+    of them began while the reply streamed."""
+    lock, full, release = threading.Lock(), threading.Event(), threading.Event()
+    running: list[int] = []
+
+    def work(number: int) -> str:
+        """Wait for the others."""
+        with lock:
+            running.append(number)
+            if len(running) == 40:
+                full.set()
+        release.wait(20)
+        return "ok"
+
+    async def let_go() -> None:
+        assert await anyio.to_thread.run_sync(full.wait, 20, limiter=anyio.CapacityLimiter(1))
+        await wait_all_blocked()
+        at_once.append(len(running))
+        release.set()
+
+    at_once: list[int] = []
+    tools = [tool(name="early", replay="safe")(work), tool(name="late")(work)]
+    calls = [call("early" if number < 21 else "late", {"number": number}) for number in range(42)]
+    config = Config(model=ScriptedModel([calls, "done"]), eager_tools=eager)
+    limiter = anyio.to_thread.current_default_thread_limiter()
+    limiter.total_tokens = 1
+    async with limiter, anyio.create_task_group() as group:
+        group.start_soon(let_go)
+        with anyio.fail_after(20):
+            events = await collect(agent_loop(["go"], Context(tools=tools), config))
+    assert at_once == [40]
+    assert sorted(running) == list(range(42))
+    assert [e.result.text for e in events if isinstance(e, ToolExecutionEnd)] == ["ok"] * 42
+
+
+async def test_a_plain_function_that_takes_no_context_is_waited_for_as_well() -> None:
+    """It hears of nothing, but nothing can cancel it either: what it returns within the grace is kept."""
+    clock = VirtualClock(autojump_threshold=None)
+    began, release = threading.Event(), threading.Event()
+
+    @tool(timeout=5)
+    def work() -> str:
+        """Work until it is let go."""
+        began.set()
+        release.wait(20)
+        return "half"
+
+    async def late() -> None:
+        assert await anyio.to_thread.run_sync(began.wait, 20)
+        clock.jump(5)
+        await wait_all_blocked()
+        release.set()
+
+    config = Config(model=ScriptedModel([[call("work")], "done"]), clock=clock)
+    async with anyio.create_task_group() as group:
+        group.start_soon(late)
+        events = await collect(agent_loop(["go"], Context(tools=[work]), config))
+    (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    assert said(end) == ("tool_timeout", "fatal", True, "half")
+
+
+@pytest.mark.parametrize("returns", ["in time", "late", "after the run"])
+async def test_a_plain_function_over_its_time_is_waited_for(returns: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A thread cannot be cancelled: what it returns within the grace is kept; then it is left to itself, and neither a
+    task nor a word of it is left in the run."""
+    clock = VirtualClock(autojump_threshold=None)
+    began, release, over = threading.Event(), threading.Event(), threading.Event()
+
+    @tool(timeout=5)
+    def work(ctx: ToolContext) -> str:
+        """Work until it is let go."""
+        began.set()
+        release.wait(20)
+        ctx.output("half")
+        over.set()
+        return "half"
+
+    async def late() -> None:
+        assert await anyio.to_thread.run_sync(began.wait, 20)
+        clock.jump(5)
+        await wait_all_blocked()
+        if returns == "in time":
+            release.set()
+        else:
+            clock.jump(config.abort_grace)
+
+    config = Config(model=ScriptedModel([[call("work")], "done"]), clock=clock)
+    events: list[Any] = []
+    tasks = len(anyio.get_running_tasks())
+    async with anyio.create_task_group() as group:
+        group.start_soon(late)
+        async for event in agent_loop(["go"], Context(tools=[work]), config):
+            events.append(event)
+            if isinstance(event, ToolExecutionEnd) and returns == "late":
+                release.set()
+                assert await anyio.to_thread.run_sync(over.wait, 20)
+    await wait_all_blocked()
+    assert len(anyio.get_running_tasks()) == tasks
+    release.set()
+    check(events, outputs_kept=True)
+    (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    left = "The tool did not stop when it was told to; its outcome is unknown."
+    outcome = ("tool_timeout", "half") if returns == "in time" else ("not_stopped", left)
+    assert said(end) == (outcome[0], "fatal", True, outcome[1])
+    warned = "tool work did not stop within its bound and is left to itself"
+    assert caplog.messages == ([] if returns == "in time" else [warned])
+
+
+@pytest.mark.parametrize(("looks", "cancelled", "given_up"), [(True, 6.0, 7.0), (False, 5.0, 6.0)])
+@pytest.mark.parametrize("obeys", [True, False])
+async def test_how_long_a_tool_over_its_time_has(looks: bool, cancelled: float, given_up: float, obeys: bool) -> None:
+    """One that looks at `ctx` has the grace to stop by itself; any other is cancelled at once. From then on the clean-up
+    has the grace, and one that ignores that too is given up."""
+    clock, release = VirtualClock(), anyio.Event()
+    log: list[float] = []
+    said_late: list[str] = []
+
+    async def wait(say: Any = None) -> str:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append(clock.now())
+            if not obeys:
+                with anyio.CancelScope(shield=True):
+                    await release.wait()
+                if say is not None:
+                    say("late")
+                    said_late.append("late")  # it is dropped, which is no error
+        return "never"
+
+    async def with_context(ctx: ToolContext) -> str:
+        return await wait(ctx.output)
+
+    async def without() -> str:
+        return await wait()
+
+    work = tool(name="work", description="Work.", timeout=5)(with_context if looks else without)
+    events: list[Any] = []
+    ended_at: list[float] = []
+    config = Config(model=ScriptedModel([[call("work")], "done"]), clock=clock, abort_grace=1)
+    try:
+        async for event in agent_loop(["go"], Context(tools=[work]), config):
+            events.append(event)
+            if isinstance(event, ToolExecutionEnd):
+                ended_at.append(clock.now())
+                assert event.error_code == ("tool_timeout" if obeys else "not_stopped")
+                release.set()
+                await wait_all_blocked()
+    finally:
+        release.set()
+    assert said_late == (["late"] if looks and not obeys else [])
+    check(events, outputs_kept=True)  # also: nothing of the call came after its end
+    assert (log, ended_at) == ([cancelled], [cancelled if obeys else given_up])
+
+
+async def test_the_time_of_a_tool_is_over_when_it_has_returned() -> None:
+    """While `after_tool_call` takes longer than the tool had, nothing is stopped any more, whatever other timers there are."""
+    clock = VirtualClock()
+
+    async def after(invocation: Any, result: ToolResult) -> ToolResult:
+        await clock.sleep(60)
+        return ToolResult("looked over")
+
+    config = Config(
+        model=ScriptedModel([[call("work")], "done"]), clock=clock, after_tool_call=after, deadline=100, tool_timeout=5
+    )
+    events = await collect(agent_loop(["go"], Context(tools=[returning("ok")]), config))
+    check(events)
+    (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    assert said(end) == (None, "completed", False, "looked over")
+
+
+async def test_a_tool_that_has_returned_leaves_no_timer() -> None:
+    """While `after_tool_call` looks at its result nothing sleeps on the caller's clock."""
+    clock = VirtualClock(autojump_threshold=None)
+    asleep: list[int] = []
+
+    async def after(invocation: Any, result: ToolResult) -> None:
+        await wait_all_blocked()
+        asleep.append(clock.asleep)
+
+    config = Config(model=ScriptedModel([[call("work")], "done"]), clock=clock, after_tool_call=after, tool_timeout=5)
+    await collect(agent_loop(["go"], Context(tools=[returning("ok")]), config))
+    assert asleep == [0]

@@ -123,6 +123,8 @@ async def test_streamed_output_is_cut_and_the_tool_goes_on(how: str) -> None:
     [
         ("abc", "abcdefghijklm", "abcdefghij\n" + NOTE.format(10, 13)),  # repeats what it streamed, and goes on
         ("x" * 20, "x" * 20, "x" * 10 + "\n" + NOTE.format(10, 20)),  # repeats what was cut
+        ("x" * 20, "x" * 15, "x" * 10 + "\n" + NOTE.format(10, 20)),  # a part of it
+        ("x" * 20, "x" * 30, "x" * 10 + "\n" + NOTE.format(10, 30)),  # repeats it and goes on
         ("x" * 20, "exit code 1", "x" * 10 + "\n" + NOTE.format(10, 20) + "\nexit code \n" + NOTE.format(10, 11)),
         ("x" * 20, "ok", "x" * 10 + "\n" + NOTE.format(10, 20) + "\nok"),
         ("x" * 20, None, "x" * 10 + "\n" + NOTE.format(10, 20)),
@@ -225,3 +227,18 @@ def test_a_limit_is_at_least_one(limit: int) -> None:
     """A limit that would leave nothing is a mistake."""
     with pytest.raises(ValueError, match="max_result_characters"):
         Config(model=ScriptedModel(), max_result_characters=limit)
+
+
+async def test_what_comes_when_the_limit_is_reached_is_no_delta() -> None:
+    """Output that is dropped leaves no empty piece behind."""
+
+    @tool
+    async def work(ctx: ToolContext) -> None:
+        """Work."""
+        for piece in ("x" * 10, "y", "z"):
+            await ctx.output(piece)
+
+    model = ScriptedModel([call("work"), "done"])
+    events = await collect(agent_loop("go", Context(tools=[work]), Config(model=model, max_result_characters=10)))
+    deltas = [event.delta for event in events if isinstance(event, ToolExecutionUpdate)]
+    assert deltas == ["x" * 10, "\n" + NOTE.format(10, 12)]

@@ -11,8 +11,22 @@ import pytest
 from conftest import BACKENDS
 from session_world import KEYS, Told, World, check_legal, options, texts_of
 
-from agentloop import AbortSignal, AgentEnd, AgentMessage, Event, MessageStart, ToolResultMessage, running
+from agentloop import (
+    AbortSignal,
+    AgentEnd,
+    AgentMessage,
+    Event,
+    MessageStart,
+    MessageUpdate,
+    ModelError,
+    ToolCallEnd,
+    ToolExecutionStart,
+    ToolResultMessage,
+    running,
+    tool,
+)
 from agentloop.cli.check import check_session
+from agentloop.model import Finish, TextChunk, ToolCallChunk
 from agentloop.omni.carry import INTERRUPTED
 from agentloop.omni.trace import trace_files
 from agentloop.session import Session, SessionRun
@@ -106,3 +120,43 @@ async def test_left_at_every_event(way: str, compacting: bool, tmp_path: Path, a
         assert not set(again.ran) & before.started
         assert set(KEYS["B"]) <= set(again.ran)
     assert events > 40
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("way", ["close", "fail"])
+async def test_an_id_of_a_call_that_was_only_retold(way: str, reopened: bool, tmp_path: Path) -> None:
+    """A provider that numbers its calls anew uses the id of a reply that was not committed once more: the new call gets
+    another one, so that the trace tells two calls apart."""
+
+    @tool(name="work")
+    async def work() -> str:
+        """Work."""
+        return "worked"
+
+    replies: list[list[Any]] = [
+        [ToolCallChunk("{}", "call_0", "work"), TextChunk("and"), ModelError("auth", "no")],
+        [ToolCallChunk("{}", "call_0", "work"), Finish("tool_use")],
+        [TextChunk("done"), Finish("stop")],
+    ]
+
+    async def model(request: Any) -> Any:
+        for chunk in replies.pop(0):
+            if isinstance(chunk, Exception):
+                raise chunk
+            yield chunk
+
+    session = Session.create(tmp_path, model, session_id="s1", tools=[work])
+    async with session:
+        run = session.run("go", approve=lambda request: "allow")
+        async for event in run:
+            if way == "close" and isinstance(event, MessageUpdate) and isinstance(event.delta, ToolCallEnd):
+                await run.aclose()
+        if not reopened:
+            events = [event async for event in session.run("again", approve=lambda request: "allow")]
+    if reopened:
+        async with Session.open("s1", tmp_path, model, tools=[work]) as session:
+            events = [event async for event in session.run("again", approve=lambda request: "allow")]
+    (start,) = [event for event in events if isinstance(event, ToolExecutionStart)]
+    assert start.tool_call_id == "call_0#2"
+    (report,) = check_session([str(file.path) for file in trace_files(tmp_path, "s1")])
+    assert report.ok, report.to_text()

@@ -23,6 +23,7 @@ from agentloop.events import (
     MessageUpdate,
     RequestBegin,
     ToolCallDelta,
+    ToolCallEnd,
     ToolCallStart,
     ToolExecutionEnd,
     TurnStart,
@@ -45,7 +46,11 @@ class Conversation:
     """The messages, the summary that no turn took, and the tokens of a session. Changed by `begin`, `feed`, `settle`."""
 
     def __init__(
-        self, messages: Iterable[AgentMessage] = (), summary: UserMessage | None = None, usage: Usage = Usage()
+        self,
+        messages: Iterable[AgentMessage] = (),
+        summary: UserMessage | None = None,
+        usage: Usage = Usage(),
+        call_ids: Iterable[str] = (),
     ) -> None:
         self.messages = tuple(messages)
         """As the next run's context has them."""
@@ -53,6 +58,8 @@ class Conversation:
         """Leads the next run's prompts."""
         self.usage = usage
         """The session's tokens, over all contexts."""
+        self.call_ids = set(call_ids)
+        """Of all calls that the trace of this context tells, also of replies that the messages only retell."""
         self.open_compaction: CompactionBegin | None = None
         """A compaction that was left without an end."""
         self.queues = MessageQueues("one_at_a_time", "one_at_a_time")
@@ -78,6 +85,8 @@ class Conversation:
             return
         if isinstance(event, MessageUpdate):
             self._update = event
+            if type(event.delta) is ToolCallEnd:
+                self.call_ids.add(event.delta.block.id)
             return
         state.apply(event)
         if kind in _LOOKED_AT:
@@ -107,6 +116,7 @@ class Conversation:
                 self._new_request()
             case CompactionEnd(status="completed", summary=summary):
                 self._summary = summary
+                self.call_ids.clear()  # the next record opens another file
 
     def settle(self) -> bool:
         """The run is over, or no more of it will come. Whether it had begun."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeAlias
 
 import attrs
 
 from agentloop._jsontext import json_text
+from agentloop._values import Then
 from agentloop.config import Decision, Hooks, MaybeAwaitable
 from agentloop.events import ApprovalRequest
 from agentloop.messages import UserMessage
@@ -31,10 +33,9 @@ class Door:
         """What needs no question: what the callback's own policy decides, then what was allowed with these very
         arguments (a call of the session itself: the ids of nested runs are others')."""
         verdict = None if self._policy is None else self._policy(call)
-        return self._with_answer(call, verdict) if isawaitable(verdict) else self._or_allowed(call, verdict)
-
-    async def _with_answer(self, call: ToolInvocation, verdict: Awaitable[Decision | None]) -> Decision | None:
-        return self._or_allowed(call, await verdict)
+        if isawaitable(verdict):
+            return Then(verdict, partial(self._or_allowed, call))
+        return self._or_allowed(call, verdict)
 
     def _or_allowed(self, call: ToolInvocation, verdict: Decision | None) -> Decision | None:
         known = None if getattr(call, "origin", ()) else self._approved.get(call.id)

@@ -73,7 +73,4 @@ class Exchange:
             if isinstance(error, Exception) and not isinstance(error, ModelError):
                 raise exception_error(error) from error
         finally:
-            if self._stream is not None:
-                await self._stream.close()
-            if self._client is not None:
-                await self._clients.release(self._client)
+            await self._clients.release(self._client, self._stream)

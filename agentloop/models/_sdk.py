@@ -58,10 +58,15 @@ class KeptClient:
         held = self._kept if self._given is None else self._given
         return self._new() if held is None else held
 
-    async def release(self, client: Any) -> None:
-        """Close the client if it was made for this request alone; shielded and bounded, never raises."""
-        if client is not self._given and client is not self._kept:
-            await close_shielded(getattr(client, self.closer))
+    async def release(self, client: Any, stream: SdkStream | None = None) -> None:
+        """Close the stream of a request, then the client if it was made for this request alone (None: there is neither).
+        Shielded and bounded; raises nothing but what is no `Exception`, and then too both are closed."""
+        try:
+            if stream is not None:
+                await stream.close()
+        finally:
+            if client is not None and client is not self._given and client is not self._kept:
+                await close_shielded(getattr(client, self.closer))
 
     def keep(self) -> None:
         """From now on one client serves all requests."""
@@ -169,10 +174,12 @@ class SdkStream:
             return END
 
     async def close(self) -> None:
-        """Close the connection, then all generators; shielded and bounded, never raises."""
-        await close_whole(self._stream.close)
-        while self._inside:
-            await close_whole(self._inside.pop().aclose)
+        """Close the connection, then all generators; shielded and bounded, raises nothing but what is no `Exception`."""
+        try:
+            await close_whole(self._stream.close)
+        finally:
+            while self._inside:
+                await close_whole(self._inside.pop().aclose)
 
     async def take_whole(self, events: Callable[[Any], Iterable[Any]]) -> None:
         """Where the answer is JSON and no stream (an error under status 200, a server that does not stream), give the

@@ -135,6 +135,7 @@ class Walk:
         self._unanswered: dict[str, deque[Call]] = {}  # by written id: committed calls of the last reply
         self._uses: dict[str, int] = {}  # by id: how often it was written, so that each call gets one of its own
         self._dropped: set[str] = set()  # written ids of calls that were never committed
+        self.call_ids: set[str] = set()  # written ids of all calls
         self._message: Message | None = None  # between message_start and message_end
         self._loose: Message | None = None  # an input of a writer without lifecycle
         self._last_usage: Payload | None = None
@@ -184,6 +185,7 @@ class Walk:
             if self._request is not None:
                 if kind == "tool_call":
                     self._dropped.discard(payload["tool_call_id"])
+                    self.call_ids.add(payload["tool_call_id"])
                 self._request.outputs.append(Item(record, self._told("assistant") or self._request.reply))
 
     def _told(self, *roles: str) -> Message | None:

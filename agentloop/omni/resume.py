@@ -106,6 +106,8 @@ class Resumed:
     """The last tool list and MCP pair, for a writer to repeat."""
     has_content: bool
     """Whether the file holds any conversation."""
+    call_ids: frozenset[str] = frozenset()
+    """Ids of all calls in the file, committed or not: no later one may have one of them."""
     path: Path | None = None
     """The file to go on with."""
     damage: str | None = None
@@ -177,6 +179,7 @@ def resume(records: Iterable[Record], registry: MessageRegistry = REGISTRY) -> R
         calls=tuple(calls),
         opening=tuple(walk.opening.values()),
         has_content=walk.has_content,
+        call_ids=frozenset(walk.call_ids),
     )
 
 

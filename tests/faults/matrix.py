@@ -7,7 +7,9 @@ drops the run, or cancels the driver from outside. After each replay the same mu
 where the consumer left, a run that was not left ended with its `AgentEnd`, what was begun was cleaned up, no task is
 left, and everything returned in time.
 
-`python -m faults.matrix` in the folder `tests` plays all pairs and prints how many there were.
+`awaits` and `stage` widen it to every wait of the package, `stories` and `adapters` to sessions, recorders, agents and
+adapters. `python -m faults.matrix` in the folder `tests` plays all pairs of both and prints how many there were, and which
+waits no fault came to.
 """
 
 from __future__ import annotations
@@ -121,7 +123,7 @@ class Points:
             raise fault.error()
         if fault.inside:
             return True
-        _DO[fault.name](self)
+        DO[fault.name](self)
         return False
 
     async def point(self, name: str) -> None:
@@ -220,7 +222,7 @@ def _cancel_driver(points: Points) -> None:
         points.driver()
 
 
-_DO: dict[str, Callable[[Points], Any]] = {
+DO: dict[str, Callable[[Points], Any]] = {
     "abort": lambda points: points.signal.abort("the test says so"),
     "abort in a thread": _abort_in_thread,
     "time runs out": lambda points: points.clock.jump(1000),
@@ -268,9 +270,9 @@ class CountingHost:
                 task = asyncio.current_task()
                 assert task is not None
                 points.driver = lambda: None if task.cancelling() else task.cancel()
-                await main()
+                await main
 
-            self._host.start(watched, ended)
+            self._host.start(watched(), ended)
         else:
             import trio
 
@@ -279,9 +281,9 @@ class CountingHost:
 
             async def scoped() -> None:
                 with scope:
-                    await main()
+                    await main
 
-            self._host.start(scoped, ended)
+            self._host.start(scoped(), ended)
 
 
 class CountingWaiter:
@@ -450,28 +452,52 @@ async def pairs(scenario: Scenario, *, stride: int = 1, first: int = 0) -> tuple
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Play all pairs of all scenarios on the backends, and print the numbers."""
+    """Play all pairs of all scenarios and stories on the backends, and print the numbers; then the waits of the package at
+    which no fault came."""
+    from .adapters import ADAPTERS
+    from .awaits import unreached
     from .scenarios import SCENARIOS
+    from .stage import Tried
+    from .stage import pairs as pairs_of_story
+    from .stories import RUNS, STORIES
 
+    stories = {**{f"waits of {name}": story for name, story in RUNS.items()}, **STORIES, **ADAPTERS}
     parser = argparse.ArgumentParser(prog="faults.matrix", description="Every fault at every point of every scenario.")
     parser.add_argument("--backend", choices=["asyncio", "uvloop", "trio"], action="append")
-    parser.add_argument("--scenario", choices=sorted(SCENARIOS), action="append")
+    parser.add_argument("--scenario", choices=sorted([*SCENARIOS, *stories]), action="append")
     parser.add_argument("--stride", type=int, default=1, help="only every n-th pair")
+    parser.add_argument("--first", type=int, default=0, help="the pair to begin with, below the stride")
     options = parser.parse_args(argv)
     total = failed = 0
+    whole = Tried()
     logging.getLogger("agentloop").setLevel(logging.CRITICAL)
     for backend in options.backend or ["asyncio", "uvloop", "trio"]:
-        for name in options.scenario or SCENARIOS:
-            kind = "trio" if backend == "trio" else "asyncio"
-            more = {} if backend == "trio" else {"use_uvloop": backend == "uvloop"}
-            tried, failures = anyio.run(
-                lambda name=name: pairs(SCENARIOS[name], stride=options.stride), backend=kind, backend_options=more
-            )
-            total += tried
+        kind = "trio" if backend == "trio" else "asyncio"
+        more = {} if backend == "trio" else {"use_uvloop": backend == "uvloop"}
+        points_here = pairs_here = 0
+        for name in options.scenario or [*SCENARIOS, *stories]:
+            if name in SCENARIOS:
+                of_run = functools.partial(pairs, SCENARIOS[name], stride=options.stride, first=options.first)
+                points, (tried, failures) = 0, anyio.run(of_run, backend=kind, backend_options=more)
+            else:
+                callers = not name.startswith("waits of ")
+                of_story = functools.partial(
+                    pairs_of_story, stories[name], callers=callers, stride=options.stride, first=options.first
+                )
+                result = anyio.run(of_story, backend=kind, backend_options=more)
+                points, tried, failures = result.points, result.pairs, result.failures
+                whole.waited |= result.waited
+                whole.faulted |= result.faulted
+            points_here += points
+            pairs_here += tried
             failed += len(failures)
-            print(f"{backend:8} {name:12} {tried:6} pairs of a point and a fault, {len(failures)} failed", flush=True)
+            print(f"{backend:8} {name:20} {points or '':6} points, {tried:6} pairs, {len(failures)} failed", flush=True)
             print("".join(f"    {failure.splitlines()[0]}\n" for failure in failures), end="", flush=True)
-    print(f"{total} pairs in all, {failed} failed")
+        total += pairs_here
+        print(f"{backend:8} {'in all':20} {points_here:6} points, {pairs_here:6} pairs", flush=True)
+    for line in unreached(whole.waited, whole.faulted):
+        print(line)
+    print(f"{total} pairs of a point and a fault in all, {failed} failed")
     return 1 if failed else 0
 
 

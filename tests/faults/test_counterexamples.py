@@ -10,10 +10,12 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import attrs
 import pytest
 
 from agentloop import (
     AbortSignal,
+    Agent,
     AgentEnd,
     AgentStart,
     AssistantMessage,
@@ -32,9 +34,21 @@ from agentloop import (
     tool,
     user,
 )
+from agentloop._session.door import Door
+from agentloop._values import close_unstarted
+from agentloop.context import compose
 from agentloop.grammar import Checker, check
 from agentloop.messages import Text, ToolCall, Usage
-from agentloop.model import BlockChunk, BlockEnd, Finish, TextChunk, ThinkingChunk, ToolCallChunk, UsageChunk
+from agentloop.model import (
+    BlockChunk,
+    BlockEnd,
+    Finish,
+    ModelRequest,
+    TextChunk,
+    ThinkingChunk,
+    ToolCallChunk,
+    UsageChunk,
+)
 from agentloop.omni import codec
 from agentloop.omni.recorder import record
 from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
@@ -650,11 +664,11 @@ async def test_a_tool_source_that_is_deaf_is_closed_when_it_returns() -> None:
 
     async with nothing_left():
         events = await play(ScriptedModel(["done"]), tool_source=Source(), deadline=5)
-        assert outcome(events) == ("aborted", "deadline")
-        assert not closed
+        early = list(closed)
         release.set()
         await wait_all_blocked()
-        assert closed == [True]
+        assert outcome(events) == ("aborted", "deadline")
+        assert (early, closed) == ([], [True])
 
 
 async def test_a_sink_that_is_cancelled_before_its_first_step() -> None:
@@ -674,3 +688,47 @@ async def test_a_sink_that_is_cancelled_before_its_first_step() -> None:
         recordings.append(record(run, sink))
         await collect(recordings[0])
     gc.collect()
+
+
+def _as_prepare(then: Any) -> Any:
+    agent = Agent(ScriptedModel(["done"]), prepare_request=then)
+    return agent._run_config(agent.config, AbortSignal()).prepare_request
+
+
+WRAPPERS: dict[str, Any] = {
+    "prepare_request of an agent": lambda then: _as_prepare(lambda request: then()),
+    "transforms in a row": lambda then: compose(lambda messages: (), lambda messages: then()),
+    "the policy of a session": lambda then: Door(type("Asks", (), {"policy": lambda self, call: then()})(), {}).policy,
+}
+
+
+@pytest.mark.parametrize("name", list(WRAPPERS))
+async def test_what_was_put_around_a_callback_and_never_begins(name: str, recwarn: pytest.WarningsRecorder) -> None:
+    """What the caller's callback returned is closed with it: no warning that it was never awaited."""
+
+    async def answer() -> None:
+        raise AssertionError("it is not to begin")
+
+    request: Any = attrs.evolve(ModelRequest(None, (), (), {}), model=None)
+    value = WRAPPERS[name](answer)(request)
+    close_unstarted(value)
+    del value
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+async def test_an_agent_that_is_aborted_where_its_callback_would_begin() -> None:
+    """The same in a run: an abort comes between the making of a callback's awaitable and its first step."""
+    begun: list[str] = []
+
+    async def answer() -> None:
+        begun.append("")
+
+    def prepare(request: ModelRequest) -> Any:
+        agent.abort("now")
+        return answer()
+
+    agent = Agent(ScriptedModel(["done"]), prepare_request=prepare)
+    end = await agent.prompt("go")
+    gc.collect()
+    assert (end.error_code, begun) == ("user_abort", [])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 
 from agentloop.errors import ModelError
@@ -135,4 +136,33 @@ def test_an_option_that_json_cannot_say(adapter: Any, stream: Stream, value: Any
     assert caught.value.code == "invalid_input"
 
 
-# ---------------------------------------------------------------- making one
+# ---------------------------------------------------------------- the end
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("adapter", [Gemini, Ollama])
+async def test_a_connection_that_closes_badly(adapter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no `Exception` goes through, and the client is closed all the same."""
+    closed: list[str] = []
+
+    class Body(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> Any:
+            yield b""
+
+        async def aclose(self) -> None:
+            closed.append("answer")
+            raise SystemExit(3)
+
+    class Wire(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            return httpx2.Response(200, stream=Body())
+
+        async def aclose(self) -> None:
+            closed.append("client")
+
+    monkeypatch.setattr(httpx2.AsyncClient, "_init_transport", lambda self, **options: Wire())
+    with pytest.raises(SystemExit):
+        async for _ in made(adapter, "http://127.0.0.1:9")(REQUEST):
+            pass
+    assert closed[-1] == "client"
+    assert "answer" in closed

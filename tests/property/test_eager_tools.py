@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from agentloop import (
     AbortSignal,
     AgentEnd,
+    AssistantMessage,
     Block,
     ChildEvent,
+    CompactionState,
     Config,
     Context,
     Event,
@@ -41,12 +43,15 @@ from agentloop import (
     ToolExecutionUpdate,
     ToolResult,
     ToolResultMessage,
+    TurnEnd,
+    UserMessage,
     agent_loop,
     tool,
+    user,
 )
 from agentloop.grammar import check
-from agentloop.messages import ToolCall, text_of
-from agentloop.model import BlockEnd, Finish
+from agentloop.messages import InlineData, ToolCall, text_of
+from agentloop.model import BlockChunk, BlockEnd, Finish
 from agentloop.testing import STALL, ScriptedModel, VirtualClock, call, collect, sleep, wait_all_blocked
 
 from .world import Plan, World, nothing_left, plans
@@ -255,6 +260,44 @@ async def test_nothing_begins_early_where_something_is_asked_first(config: dict[
     assert (stage.early, stage.noted) == ([], ["look", "look"])
 
 
+async def test_nothing_begins_in_a_compaction() -> None:
+    """Its calls never run, so none of them begins while the summary streams."""
+    noted: list[str] = []
+
+    class Summarise:
+        """A compaction that is due once, after the last turn."""
+
+        mode = "summarize"
+
+        def due(self, state: CompactionState) -> str | None:
+            return "turns" if state.at_end and state.turns == 1 else None
+
+        def prompt(self, attempt: int, problem: str | None) -> list[UserMessage]:
+            return [user("Summarise.")]
+
+        def accept(self, reply: AssistantMessage) -> str:
+            return reply.text
+
+        def summary(self, text: str) -> UserMessage:
+            return user(text)
+
+    @tool(replay="safe")
+    async def look() -> str:
+        """Look."""
+        noted.append("look")
+        return "ok"
+
+    async def pause(request: Any) -> None:
+        await wait_all_blocked()
+
+    model = ScriptedModel(["answer", [call("look"), BlockEnd(), pause], "short"])
+    config = Config(model=model, eager_tools=True, compaction=Summarise(), clock=VirtualClock())
+    events = await collect(agent_loop(["go"], Context(tools=[look]), config))
+    check(events)
+    assert [event.error_code for event in events if isinstance(event, ToolExecutionEnd)] == ["cut_off"]
+    assert noted == []
+
+
 @pytest.mark.parametrize("verdict", ["deny", "forbidden"])
 async def test_what_is_denied_never_runs(verdict: str) -> None:
     """Approvals hold without exception: a call that is denied, blocked or vetoed by a hook leaves no trace."""
@@ -328,22 +371,24 @@ async def test_the_cap_is_kept_while_the_reply_streams() -> None:
     clock = VirtualClock()
 
     @tool(replay="safe")
-    async def work(n: int) -> int:
-        """Work for a second."""
+    async def work(ctx: ToolContext, n: int) -> int:
+        """Work for a second, and report on the way."""
         running.append(n)
         most[0] = max(most[0], len(running))
-        await clock.sleep(1)
+        await clock.sleep(0.75)
+        ctx.progress("soon")
+        await clock.sleep(0.25)
         running.remove(n)
         return n
 
-    model = ScriptedModel([[*[call("work", {"n": n}) for n in range(6)], BlockEnd(), sleep(2.5)], "done"], clock=clock)
+    model = ScriptedModel([[*[call("work", {"n": n}) for n in range(8)], BlockEnd(), sleep(2.5)], "done"], clock=clock)
     config = Config(model=model, eager_tools=True, max_parallel_tools=2, clock=clock)
     events = await collect(agent_loop(["go"], Context(tools=[work]), config))
     check(events)
     assert most == [2]
-    assert clock.now() == 3.0  # two at a time from the first second on, beside a reply of 2.5 s
+    assert clock.now() == 4.0  # two at a time from the first second on, beside a reply of 2.5 s
     results = [said(e) for e in events if isinstance(e, MessageEnd) and isinstance(e.message, ToolResultMessage)]
-    assert results == ["0", "1", "2", "3", "4", "5"]
+    assert results == ["0", "1", "2", "3", "4", "5", "6", "7"]
 
 
 # ---------------------------------------------------------------- by hand: the reply is not kept
@@ -381,8 +426,8 @@ async def test_a_retry_asks_again_and_runs_again() -> None:
 
 @pytest.mark.parametrize("finish", ["length", "refusal", "content_filter"])
 async def test_calls_of_a_reply_that_is_cut_off_are_answered_as_ever(finish: str) -> None:
-    """What began is stopped and its result dropped: the call's end says that it was not run."""
-    ended: list[str] = []
+    """What began is stopped, before its turn ends, and its result dropped: the call's end says that it was not run."""
+    ended: list[int] = []
     stage = Stage(call("look"), end=finish)
 
     @tool(replay="safe")
@@ -392,11 +437,11 @@ async def test_calls_of_a_reply_that_is_cut_off_are_answered_as_ever(finish: str
         try:
             await anyio.sleep_forever()
         finally:
-            ended.append("look")
+            ended.append(len(stage.of(TurnEnd)))
         return "never"
 
     await stage.play(look, max_cut_replies=1)
-    assert (stage.early, stage.noted, ended) == (["look"], ["look"], ["look"])
+    assert (stage.early, stage.noted, ended) == (["look"], ["look"], [0])
     (end,) = stage.of(ToolExecutionEnd)
     assert end.error_code == "cut_off"
     assert said(end).startswith("Not run: ")
@@ -509,9 +554,10 @@ async def test_the_time_out_holds_while_the_consumer_is_away() -> None:
     assert [event.error_code for event in events if isinstance(event, ToolExecutionEnd)] == ["tool_timeout"]
 
 
-@pytest.mark.parametrize("committed", [True, False])
-async def test_a_tool_that_does_not_stop_is_given_up(committed: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Its reply fails, or its time is up: the run goes on within the bound, and says in the log what is left to itself."""
+@pytest.mark.parametrize("ending", ["committed", "fails at once", "fails later"])
+async def test_a_tool_that_does_not_stop_is_given_up(ending: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its reply fails, or its time is up: the run goes on within the bound, and says once in the log, before the call is
+    answered, what is left to itself. One that was given up is not waited for again, and what it returns is dropped."""
     clock = VirtualClock()
     release = anyio.Event()
 
@@ -526,18 +572,29 @@ async def test_a_tool_that_does_not_stop_is_given_up(committed: bool, caplog: py
                     pass
         return "too late"
 
-    ending = [sleep(9)] if committed else [ModelError("rejected", "no")]
-    model = ScriptedModel([[call("deaf"), BlockEnd(), sleep(0.5), *ending], "done"], clock=clock)
+    def let_go(request: Any) -> None:
+        release.set()
+
+    error = ModelError("rejected", "no")
+    steps = {"committed": [sleep(8), let_go, sleep(1)], "fails at once": [error], "fails later": [sleep(9), error]}[
+        ending
+    ]
+    model = ScriptedModel([[call("deaf"), BlockEnd(), sleep(0.5), *steps], "done"], clock=clock)
     config = Config(model=model, eager_tools=True, clock=clock)
+    events: list[Event] = []
+    warned: list[list[str]] = []
     with caplog.at_level(logging.WARNING, "agentloop"):
-        events = await collect(agent_loop(["go"], Context(tools=[deaf]), config))
+        async for event in agent_loop(["go"], Context(tools=[deaf]), config):
+            events.append(event)
+            if isinstance(event, ToolExecutionEnd):
+                warned.append([record.getMessage() for record in caplog.records if record.levelname == "WARNING"])
     release.set()
     await wait_all_blocked()
     check(events)
-    assert "tool deaf did not stop within its bound and is left to itself" in caplog.messages
-    assert clock.now() == (9.5 if committed else 0.5 + config.abort_grace)
+    assert warned == [["tool deaf did not stop within its bound and is left to itself"]]
+    assert clock.now() == (0.5 + config.abort_grace if ending == "fails at once" else 9.5)
     (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
-    assert end.error_code == ("not_stopped" if committed else "cut_off")
+    assert end.error_code == ("not_stopped" if ending == "committed" else "cut_off")
 
 
 async def test_a_sync_tool_hears_that_its_reply_failed() -> None:
@@ -649,8 +706,6 @@ async def test_a_nested_run_begins_with_the_calls_start() -> None:
 
 async def test_a_whole_call_and_one_that_waits_for_its_turn_begin_too() -> None:
     """A call that does not stream (`BlockChunk`) is complete at once."""
-    from agentloop.model import BlockChunk
-
     stage = Stage(BlockChunk(ToolCall("a", "look", "{}")))
     await stage.play(stage.tool())
     assert stage.early == ["look"]
@@ -681,3 +736,233 @@ async def test_nothing_begins_early_while_the_consumer_is_busy() -> None:
                 await wait_all_blocked()
                 assert stage.noted == ["first"]
     assert stage.early == ["first", "look"]
+
+
+@pytest.mark.parametrize(("eager", "told"), [(True, False), (True, True), (False, True)])
+async def test_a_nested_runs_time_to_close_is_the_runs_when_the_call_is_told(eager: bool, told: bool) -> None:
+    """As long as its start is not told the nested run has not begun, and the run closes without its time."""
+    stage = Stage(call("delegate"))
+    bounds: list[float] = []
+
+    async def nothing() -> AsyncIterator[Event]:
+        """A nested run without an event."""
+        return
+        yield
+
+    @tool(replay="safe")
+    async def delegate(ctx: ToolContext) -> str:
+        """Ask another agent."""
+        await ctx.nested(nothing(), "child", closing_bound=0.5)
+        return "delegated"
+
+    run = agent_loop(["go"], Context(tools=[delegate]), Config(model=stage.model, eager_tools=eager))
+    async for event in run:
+        if isinstance(event, SubagentStarted if told else RequestEnd):
+            bounds.append(run._core.closing_bound)
+    assert bounds[0] == (0.5 if told else 0.0)
+
+
+@pytest.mark.parametrize("left", [True, False])
+async def test_output_in_a_clean_up_waits_for_nobody(left: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """What the call reported fills its bound when the consumer leaves, or its reply fails: its last words, under a shield,
+    find nobody who would make room."""
+    log: list[str] = []
+    began = anyio.Event()
+
+    @tool(replay="safe")
+    async def look(ctx: ToolContext) -> str:
+        """Say a lot, and a word at the end."""
+        try:
+            ctx.output("a")
+            began.set()
+            await ctx.output("b")
+        finally:
+            with anyio.CancelScope(shield=True):
+                await ctx.output("bye")
+            log.append("ended")
+        return "never"
+
+    steps = [STALL] if left else [began, ModelError("rejected", "no")]
+    model = ScriptedModel([[call("look"), BlockEnd(), *steps]])
+    async with nothing_left():
+        run = agent_loop(["go"], Context(tools=[look]), Config(model=model, eager_tools=True, run_ahead=1))
+
+        async def consume() -> None:
+            async for _ in run:
+                pass
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(consume)
+            await began.wait()
+            if left:
+                await run.aclose()
+    assert log == ["ended"]
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+async def test_an_abort_is_heard_while_the_models_stream_still_closes() -> None:
+    """What began is told to stop at the abort, not when the attempt is over."""
+    signal, clock = AbortSignal(), VirtualClock()
+    ended: list[float] = []
+
+    async def slow_to_close(request: Any) -> AsyncIterator[Any]:
+        try:
+            await clock.sleep(1)
+            signal.abort("enough")
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await clock.sleep(2)
+        yield "never"
+
+    @tool(replay="safe")
+    async def look() -> str:
+        """Look for ever."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(clock.now())
+        return "never"
+
+    model = ScriptedModel([[call("look"), BlockEnd(), slow_to_close]], clock=clock)
+    config = Config(model=model, eager_tools=True, clock=clock, abort=signal, abort_grace=5)
+    events = await collect(agent_loop(["go"], Context(tools=[look]), config))
+    check(events)
+    assert (ended, clock.now()) == ([1.0], 3.0)
+
+
+async def test_what_was_dropped_leaves_no_timer() -> None:
+    """The reply fails before the call's time is over: while the next attempt streams nothing sleeps on the clock."""
+    clock = VirtualClock(autojump_threshold=None)
+    asleep: list[int] = []
+
+    @tool(replay="safe", timeout=5)
+    async def look() -> str:
+        """Look for ever."""
+        await anyio.sleep_forever()
+        return "never"
+
+    async def pause(request: Any) -> None:
+        await wait_all_blocked()
+        asleep.append(clock.asleep)
+
+    fail = [call("look"), BlockEnd(), pause, ModelError("network", "gone", retryable=True)]
+    config = Config(
+        model=ScriptedModel([fail, [pause, "done"]]),
+        eager_tools=True,
+        clock=clock,
+        retry=Retry((0.0,)),
+        idle_timeout=None,
+    )
+    check(await collect(agent_loop(["go"], Context(tools=[look]), config)))
+    assert asleep == [1, 0]
+
+
+@pytest.mark.parametrize("timeout", [None, 0.01])
+async def test_a_thread_that_does_not_stop_leaves_no_task(
+    timeout: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its reply fails, or its time was over before, and it does not listen: the run ends without it, and no task waits
+    for it."""
+    began, release = threading.Event(), threading.Event()
+
+    @tool(replay="safe", timeout=timeout)
+    def deaf() -> str:
+        """Wait to be let go."""
+        began.set()
+        release.wait(20)
+        return "too late"
+
+    async def until_begun(request: Any) -> None:
+        await anyio.to_thread.run_sync(began.wait)
+        while timeout is not None and not caplog.messages:  # until it is given up
+            await anyio.lowlevel.checkpoint()
+
+    model = ScriptedModel([[call("deaf"), BlockEnd(), until_begun, ModelError("rejected", "no")]])
+    config = Config(model=model, eager_tools=True, abort_grace=0.05)
+    try:
+        async with nothing_left():
+            events = await collect(agent_loop(["go"], Context(tools=[deaf]), config))
+    finally:
+        release.set()
+    check(events)
+    assert [event.error_code for event in events if isinstance(event, ToolExecutionEnd)] == ["cut_off"]
+
+
+async def test_an_abort_after_the_reply_waits_for_what_began() -> None:
+    """The reply is kept and its call has not started: it is refused, and its clean-up is over before the run ends."""
+    signal, clock = AbortSignal(), VirtualClock()
+    log: list[str] = []
+
+    @tool(replay="safe")
+    async def look() -> str:
+        """Look for ever, and take a second to stop."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await clock.sleep(1)
+            log.append("cleaned up")
+        return "never"
+
+    async def pause(request: Any) -> None:
+        await wait_all_blocked()
+
+    model = ScriptedModel([[call("look"), BlockEnd(), pause]])
+    config = Config(model=model, eager_tools=True, clock=clock, abort=signal, abort_grace=5)
+    events: list[Event] = []
+    async for event in agent_loop(["go"], Context(tools=[look]), config):
+        events.append(event)
+        if isinstance(event, RequestEnd):
+            signal.abort("enough")
+        if isinstance(event, ToolExecutionEnd | AgentEnd):
+            log.append(type(event).__name__)
+    check(events)
+    assert log == ["ToolExecutionEnd", "cleaned up", "AgentEnd"]
+    assert [event.error_code for event in events if isinstance(event, ToolExecutionEnd)] == ["aborted"]
+
+
+async def test_steering_is_waited_for_beside_a_call_that_began_early() -> None:
+    """The pure wait behind it waits for the cap: it is not started when a message comes meanwhile."""
+    began, steered, over = anyio.Event(), anyio.Event(), anyio.Event()
+    ran: list[str] = []
+
+    @tool(replay="safe")
+    async def look() -> str:
+        """Look until the message has been noticed."""
+        began.set()
+        await over.wait()
+        return "seen"
+
+    @tool(interruptible=True)
+    async def nap() -> str:
+        """Sleep."""
+        ran.append("nap")
+        await anyio.sleep_forever()
+        return ""
+
+    model = ScriptedModel([[call("look"), BlockEnd(), began, call("nap")], "done"])
+    config = Config(model=model, eager_tools=True, max_parallel_tools=1, wait_for_steering=steered.wait)
+    events: list[Event] = []
+
+    async def steer() -> None:
+        await wait_all_blocked()  # the early call is told, and the consumer waits for more
+        steered.set()
+        await wait_all_blocked()
+        over.set()
+
+    async with anyio.create_task_group() as group:
+        async for event in agent_loop(["go"], Context(tools=[look, nap]), config):
+            events.append(event)
+            if isinstance(event, ToolExecutionStart) and event.tool_name == "look":
+                group.start_soon(steer)
+    check(events)
+    ends = [(event.tool_name, event.error_code) for event in events if isinstance(event, ToolExecutionEnd)]
+    assert (ends, ran) == ([("look", None), ("nap", "aborted")], [])
+
+
+async def test_a_block_that_is_no_call_begins_nothing() -> None:
+    """A block that comes whole, of another kind, is passed on like any."""
+    stage = Stage(BlockChunk(InlineData("QUJD", "text/plain")), call("look"))
+    await stage.play(stage.tool())
+    assert stage.early == ["look"]

@@ -12,14 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import (
+    AbortSignal,
     AgentEnd,
+    ApprovalDecision,
     ApprovalRequest,
+    ChildEvent,
     Config,
     Context,
+    Event,
     MessageUpdate,
     RequestBegin,
     TextDelta,
     ToolContext,
+    ToolExecutionEnd,
     ToolExecutionStart,
     ToolExecutionUpdate,
     agent_loop,
@@ -27,7 +32,7 @@ from agentloop import (
 )
 from agentloop.grammar import check
 from agentloop.model import Finish
-from agentloop.testing import ScriptedModel, call, collect, wait_all_blocked
+from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
 
 from .world import Plan, World, plans
 
@@ -95,6 +100,30 @@ async def test_g12_a_hook_waits_although_its_tool_ends_while_the_consumer_is_bus
             await wait_all_blocked()
             assert asked == []
     assert asked == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["after_tool_call", "approve"])
+async def test_g12_what_came_of_one_call_is_taken_before_the_next_callback_begins(kind: str) -> None:
+    """Both calls wait for their hook, or for an answer, that a plain function gives at once: the second begins when the
+    consumer has come back after the first one's end, or decision."""
+    stored: list[str] = []
+    witnessed: list[list[str]] = []
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "ok"
+
+    def callback(*args: Any) -> Any:
+        witnessed.append(list(stored))
+        return "allow" if kind == "approve" else None
+
+    model = ScriptedModel([[call("work", id="a"), call("work", id="b")], "done"])
+    config = Config(model=model, approval_order="all_at_once", **{kind: callback})
+    async for event in agent_loop(["go"], Context(tools=[work]), config):
+        if isinstance(event, ToolExecutionEnd if kind == "after_tool_call" else ApprovalDecision):
+            stored.append(event.tool_call_id)
+    assert witnessed == [[], ["a"]]
 
 
 @given(ahead=st.sampled_from([0, 1, 5, 64]), stop=st.integers(1, 40))
@@ -201,3 +230,95 @@ async def test_g13_output_waits_for_the_consumer(kind: str) -> None:
     assert isinstance(end, AgentEnd)
     assert end.messages[2].text == said  # type: ignore[union-attr]
     assert threading.active_count() < 50
+
+
+# ---------------------------------------------------------------- nested runs
+
+
+def nested(model: Any, *tools: Any, **config: Any) -> Any:
+    """A tool that runs another run, whose answer it gives."""
+
+    @tool
+    async def delegate(ctx: ToolContext) -> str:
+        """Ask another agent."""
+        run = agent_loop(["go"], Context(tools=tools), Config(model=model, abort=ctx.abort, **config))
+        end = await ctx.nested(run, "child")
+        assert end is not None
+        assert not ctx.abort._callbacks  # nothing of it is left on the call's signal
+        return end.stop_reason
+
+    return delegate
+
+
+async def test_g12_effects_of_a_nested_run_wait_for_the_consumer_too() -> None:
+    """Its tool, and each of its requests, begins when the consumer of the outer run has stored all of its events so far."""
+    stored: list[Event] = []
+    told: list[list[str]] = []
+
+    def kinds() -> list[str]:
+        return [type(event.event).__name__ for event in stored if isinstance(event, ChildEvent)]
+
+    def note(request: Any) -> None:
+        told.append(kinds()[-1:])
+
+    @tool
+    async def look() -> str:
+        """Look at what is stored."""
+        told.append(kinds()[-1:])
+        return "ok"
+
+    inner = ScriptedModel([[note, call("look")], [note, "done"]])
+    outer = ScriptedModel([[call("delegate")], "done"])
+    async for event in agent_loop(["go"], Context(tools=[nested(inner, look)]), Config(model=outer)):
+        await wait_all_blocked()  # whatever could run ahead has run
+        stored.append(event)
+    assert told == [["RequestBegin"], ["ToolExecutionStart"], ["RequestBegin"]]
+    assert [event.result.text for event in stored if isinstance(event, ToolExecutionEnd)] == ["completed"]
+
+
+@pytest.mark.parametrize("ahead", [1, 4, 64])
+async def test_g13_a_nested_reply_streams_ahead_of_the_consumer(ahead: int) -> None:
+    """Pieces of a nested reply do not wait one by one, and no more of them wait than `run_ahead` of the outer run."""
+    read: list[int] = []
+
+    async def model(request: Any) -> AsyncIterator[Any]:
+        for number in range(30):
+            read.append(number)
+            yield f"{number} "
+        yield Finish("stop")
+
+    config = Config(model=ScriptedModel([[call("delegate")], "done"]), run_ahead=ahead)
+    counts: list[int] = []
+    async for event in agent_loop(["go"], Context(tools=[nested(model, run_ahead=0)]), config):
+        piece = event.event if isinstance(event, ChildEvent) else None
+        if isinstance(piece, MessageUpdate) and isinstance(piece.delta, TextDelta) and not counts:
+            await wait_all_blocked()
+            counts.append(len(read))
+    assert len(read) == 30
+    assert counts[0] == 30 if ahead == 64 else counts[0] <= ahead + 1
+
+
+async def test_g21_the_end_of_a_nested_run_is_not_held_up() -> None:
+    """The abort comes and the consumer is away for longer than the grace: the nested run ends in time, as its own words say."""
+    clock, signal = VirtualClock(), AbortSignal()
+
+    @tool
+    async def wait(ctx: ToolContext) -> str:
+        """Wait to be told to stop."""
+        await ctx.abort.wait()
+        return "stopped"
+
+    inner = ScriptedModel([[call("wait")]])
+    config = Config(model=ScriptedModel([[call("delegate")]]), clock=clock, abort=signal)
+    events: list[Event] = []
+    async for event in agent_loop(["go"], Context(tools=[nested(inner, wait, clock=clock)]), config):
+        events.append(event)
+        piece = event.event if isinstance(event, ChildEvent) else None
+        if isinstance(piece, ToolExecutionStart):
+            await wait_all_blocked()
+        if isinstance(piece, ToolExecutionUpdate | ToolExecutionStart) and not signal.aborted:
+            signal.abort("enough")
+            await clock.sleep(60)
+    check(events)
+    (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    assert (end.error_code, end.result.text) == ("aborted", "aborted")

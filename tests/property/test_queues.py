@@ -274,6 +274,166 @@ async def test_g30_a_wait_that_was_not_started_is_answered_without_running() -> 
     assert (skipped.error_code, skipped.stop_reason) == ("aborted", "aborted")
 
 
+@pytest.mark.parametrize("names", [["nap"], ["work", "nap"], ["nap", "nap"]])
+async def test_g30_steering_that_waits_already_cuts_every_wait(names: list[str]) -> None:
+    """`wait_for_steering` has nothing to wait for and returns at once, while the calls of the batch still begin."""
+    steering = Waiting()
+
+    @tool(interruptible=True)
+    async def nap() -> str:
+        """Sleep."""
+        await anyio.sleep_forever()
+        return ""
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "worked"
+
+    def put(request: Any) -> None:
+        steering.put("left")
+
+    async def wait() -> None:
+        assert steering.queue
+
+    model = ScriptedModel([[put, *[call(name) for name in names]], "done"])
+    config = Config(model=model, get_steering_messages=steering.take, wait_for_steering=wait)
+    events = await collect(agent_loop(["go"], Context(tools=[nap, work]), config))
+    check(events)
+    ends = [(e.tool_name, e.error_code) for e in events if isinstance(e, ToolExecutionEnd)]
+    assert sorted(ends) == sorted((name, "aborted" if name == "nap" else None) for name in names)
+
+
+async def test_g30_a_wait_whose_start_was_told_is_not_started_any_more() -> None:
+    """Steering comes after its `ToolExecutionStart` and before the consumer came back: it is answered without running."""
+    steering = Waiting()
+    ran: list[str] = []
+    gate = anyio.Event()
+
+    @tool(interruptible=True)
+    async def nap() -> str:
+        """Sleep."""
+        ran.append("nap")
+        await anyio.sleep_forever()
+        return ""
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        ran.append("work")
+        await gate.wait()
+        return "worked"
+
+    async def before(invocation: Any) -> None:
+        if invocation.name == "nap":
+            await wait_all_blocked()  # the call before it runs, and steering is waited for
+
+    model = ScriptedModel([[call("work"), call("nap")], "done"])
+    config = Config(
+        model=model,
+        get_steering_messages=steering.take,
+        wait_for_steering=steering.wait,
+        before_tool_call=before,
+    )
+    events: list[Any] = []
+    async for event in agent_loop(["go"], Context(tools=[nap, work]), config):
+        events.append(event)
+        if isinstance(event, ToolExecutionStart) and event.tool_name == "nap":
+            steering.put("left")
+            await wait_all_blocked()
+            gate.set()
+    check(events)
+    assert ran == ["work"]
+    (end,) = [e for e in events if isinstance(e, ToolExecutionEnd) and e.tool_name == "nap"]
+    assert (end.error_code, end.result.text) == ("aborted", "Not started: a new message from the user is waiting.")
+
+
+async def test_g30_who_waits_for_steering_is_let_go_with_the_batch() -> None:
+    """It is asked once a batch, only for one that has a pure wait in it, and has ended before the next request."""
+    log: list[str] = []
+
+    @tool(interruptible=True)
+    async def nap() -> str:
+        """Return when nothing else goes on."""
+        await wait_all_blocked()
+        return "slept"
+
+    @tool
+    async def work() -> str:
+        """Return when nothing else goes on."""
+        await wait_all_blocked()
+        return "worked"
+
+    async def wait() -> None:
+        log.append("wait")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("over")
+
+    def asked(request: Any) -> None:
+        log.append("asked")
+
+    model = ScriptedModel(
+        [
+            [asked, call("work"), call("unknown")],
+            [asked, call("nap"), call("nap")],
+            [asked, call("work"), call("nap")],
+            [asked, "done"],
+        ]
+    )
+    config = Config(model=model, wait_for_steering=wait, max_parallel_tools=1)
+    events = await collect(agent_loop(["go"], Context(tools=[nap, work]), config))
+    check(events)
+    assert log == ["asked", "asked", "wait", "over", "asked", "wait", "over", "asked"]
+    end = events[-1]
+    assert isinstance(end, AgentEnd)
+    assert end.stop_reason == "completed"
+
+
+async def test_g30_a_pure_wait_needs_nobody_who_waits_for_steering() -> None:
+    """Without `wait_for_steering` it runs to its end like any other call."""
+
+    @tool(interruptible=True)
+    async def nap() -> str:
+        """Sleep a little."""
+        await wait_all_blocked()
+        return "slept"
+
+    events = await collect(
+        agent_loop(["go"], Context(tools=[nap]), Config(model=ScriptedModel([[call("nap")], "done"])))
+    )
+    check(events)
+    end = events[-1]
+    assert isinstance(end, AgentEnd)
+    assert end.stop_reason == "completed"
+    assert [e.result.text for e in events if isinstance(e, ToolExecutionEnd)] == ["slept"]
+
+
+async def test_g30_who_waits_for_steering_and_fails_ends_the_run() -> None:
+    """A callback that fails is the run's failure, told by its name; the pure wait is told to stop."""
+
+    @tool(interruptible=True)
+    async def nap() -> str:
+        """Sleep."""
+        await anyio.sleep_forever()
+        return ""
+
+    def wait() -> Any:
+        raise ValueError("broken")
+
+    config = Config(model=ScriptedModel([[call("nap")]]), wait_for_steering=wait)
+    events = await collect(agent_loop(["go"], Context(tools=[nap]), config))
+    check(events)
+    end = events[-1]
+    assert isinstance(end, AgentEnd)
+    assert (end.stop_reason, end.error_code, end.error_message) == (
+        "fatal",
+        "callback_failed",
+        "wait_for_steering: broken",
+    )
+
+
 @given(plan=plans(wait_for_steering=False))
 async def test_g30_without_the_callback_nothing_is_cut(plan: Plan) -> None:
     """Steering alone never ends a call early: only aborts, deadlines and time-outs do."""
