@@ -28,7 +28,7 @@ DEFAULT_TRACES: Final = "traces"
 Start: TypeAlias = Callable[[str | None], AsyncGenerator[Event, None]]
 """Makes the run on a prompt; None: on what waits in the session."""
 
-_PER_RUN: Final = ("model", "abort", "approve", "session_usage")
+_PER_RUN: Final = ("model", "abort", "approve", "session_usage", "taken_ids")
 
 
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
