@@ -31,7 +31,7 @@ from agentloop import (
 )
 from agentloop.grammar import check
 from agentloop.messages import Usage
-from agentloop.model import BlockEnd, Finish, UsageChunk
+from agentloop.model import Finish, UsageChunk
 from agentloop.testing import ScriptedModel, VirtualClock, call, collect
 
 pytestmark = pytest.mark.anyio
@@ -162,9 +162,9 @@ async def test_an_abort_inside_is_compaction_interrupted() -> None:
 
 
 async def test_an_abort_inside_answers_the_calls_of_its_reply() -> None:
-    """Its call was whole when the abort came: it is told of the abort, not of the summary."""
+    """The reply was whole when the abort came: its call is told of the abort, not of the summary."""
     signal = AbortSignal()
-    model = ScriptedModel([["answer", BIG], [call("x"), BlockEnd(), lambda request: signal.abort("enough")]])
+    model = ScriptedModel([["answer", BIG], [call("x"), Finish("tool_use"), lambda request: signal.abort("enough")]])
     events, _ = await played(model, Summarise(), abort=signal)
     check(events)
     (refused,) = [e for e in events if isinstance(e, ToolExecutionEnd)]
