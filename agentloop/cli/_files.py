@@ -1,24 +1,65 @@
-"""Files of records: read, decoded, and put in the order of their sessions."""
+"""Files of records: found by name or session, read, decoded, and put in the order of their sessions."""
 
 from __future__ import annotations
 
+import argparse
 import datetime
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from typing import Final
 
 from agentloop.cli import UsageError
 from agentloop.errors import TraceReadError
 from agentloop.events import Event
 from agentloop.omni.codec import Decoder
-from agentloop.omni.reader import TraceFile, TraceReader, read
+from agentloop.omni.reader import TraceFile, TraceReader, check_session_id, read, trace_files
 from agentloop.omni.records import Record
+
+DEFAULT_TRACES: Final = "traces"
+
+FILE_OR_ID: Final = "a trace, a stream as `run --json` prints it, or the id of a session below --traces"
+
+
+def add_traces_argument(parser: argparse.ArgumentParser) -> None:
+    """Where sessions are."""
+    parser.add_argument(
+        "--traces", default=DEFAULT_TRACES, metavar="DIR", help=f"where sessions are (default: {DEFAULT_TRACES})"
+    )
+
+
+def is_file(name: str) -> bool:
+    """Whether there is a file of that name; whatever the name, this raises nothing."""
+    return os.path.isfile(name)
+
+
+def files_of(name: str, traces: str) -> list[str]:
+    """The files that a FILE or an ID on the command line means, the oldest first. A name that is both means the file.
+
+    Raises `UsageError` for what is neither.
+    """
+    if is_file(name):
+        return [name]
+    got = "got a folder" if os.path.isdir(name) else "found no such file"
+    expected = f"{name}: expected a file of records or the id of a session"
+    if name.endswith(".jsonl") or os.path.basename(name) != name:
+        raise UsageError(f"{expected}, {got}")
+    try:
+        check_session_id(name)
+    except ValueError:
+        raise UsageError(f"{expected} (letters, digits, _ and -), {got}") from None
+    try:
+        files = [str(file.path) for file in trace_files(traces, name)]
+    except TraceReadError as error:
+        raise UsageError(str(error)) from None
+    if not files:
+        raise UsageError(f"{expected}, {got}, and no such session in {traces}")
+    return files
 
 
 def open_file(path: str) -> TraceReader:
     """A reader for a file that exists. Raises `UsageError` for one that is none."""
-    if not Path(path).is_file():
-        got = "got a folder" if Path(path).is_dir() else "found none of that name"
-        raise UsageError(f"{path}: expected a file of records, {got} (a session's are TRACES/DAY/ID_001.jsonl, …)")
+    if not is_file(path):
+        raise UsageError(f"{path}: expected a file of records, found none of that name")
     return read(path)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 from agentloop.cli import UsageError
+from agentloop.cli._files import add_traces_argument
 from agentloop.cli._streams import Output
 from agentloop.cli._text import safe
 from agentloop.cli._tracing import tracing
@@ -22,8 +23,6 @@ from agentloop.messages import user
 from agentloop.omni.trace import trace_files
 from agentloop.session import Session
 from agentloop.tools import ToolInvocation
-
-DEFAULT_TRACES: Final = "traces"
 
 Start: TypeAlias = Callable[[str | None], AsyncGenerator[Event, None]]
 """Makes the run on a prompt; None: on what waits in the session."""
@@ -42,13 +41,6 @@ def add_session_arguments(parser: argparse.ArgumentParser) -> None:
     add_traces_argument(parser)
 
 
-def add_traces_argument(parser: argparse.ArgumentParser) -> None:
-    """Where sessions are."""
-    parser.add_argument(
-        "--traces", default=DEFAULT_TRACES, metavar="DIR", help=f"where sessions are (default: {DEFAULT_TRACES})"
-    )
-
-
 @contextmanager
 def recorded(arguments: argparse.Namespace, config: Config, context: Context, output: Output) -> Iterator[Start]:
     """Within the block: what makes the run that the arguments ask for, recorded if they ask for it.
@@ -56,7 +48,8 @@ def recorded(arguments: argparse.Namespace, config: Config, context: Context, ou
     Raises `UsageError` for a session that cannot be opened or a folder that cannot be written in.
     """
     if arguments.session is None:
-        with tracing(arguments.trace, config.model, context.system_prompt, output) as wrap:
+        note = None if arguments.quiet else output.note
+        with tracing(arguments.trace, config.model, context.system_prompt, note) as wrap:
             yield lambda prompt: wrap(agent_loop([] if prompt is None else [user(prompt)], context, config))
         return
     if arguments.trace is not None:
@@ -66,7 +59,7 @@ def recorded(arguments: argparse.Namespace, config: Config, context: Context, ou
         yield lambda prompt: _run(session, prompt, config)
     finally:
         session.close()
-    if session.path is not None:
+    if session.path is not None and not arguments.quiet:
         output.note(safe(f"session {session.id}: {session.path}\n"))
 
 

@@ -1,5 +1,8 @@
 """`agentloop replay`: a recorded run, shown as `agentloop run` would have shown it.
 
+An ID means all files of its session, one after the other. Where the record ends before its run does (the process was killed,
+or the run was left), the last line says so.
+
 Exit codes: 0 shown to its end · 2 a file could not be read · 130 left with Ctrl-C · 141 nobody reads the output any more.
 """
 
@@ -8,8 +11,9 @@ from __future__ import annotations
 import argparse
 import time
 
-from agentloop.cli._files import events_of, open_file
+from agentloop.cli._files import FILE_OR_ID, add_traces_argument, events_of, files_of
 from agentloop.cli._streams import Output, ScreenPrinter
+from agentloop.cli._words import interrupted_words
 
 _LONGEST_PAUSE = 5.0
 """Seconds that a replay waits at most, however long nothing happened."""
@@ -18,9 +22,8 @@ _FRAME = 0.1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `agentloop replay`."""
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="a trace or a stream; several go on one after the other"
-    )
+    parser.add_argument("files", nargs="+", metavar="FILE|ID", help=f"{FILE_OR_ID}; several go on one after the other")
+    add_traces_argument(parser)
     parser.add_argument(
         "--speed",
         type=_speed,
@@ -31,12 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Show the files; returns the exit code."""
-    for path in arguments.files:
-        open_file(path)  # what is no file is told before anything is shown
+    paths = [path for name in arguments.files for path in files_of(name, arguments.traces)]
     output = Output()
     screen = ScreenPrinter(output, output.drawing(prompts=True))
     try:
-        for event, now in events_of(arguments.files):
+        for event, now in events_of(paths):
             if arguments.speed is not None:
                 _wait(screen, now, arguments.speed)
             screen.show(event, now)
@@ -44,6 +46,9 @@ def main(arguments: argparse.Namespace) -> int:
         return 130
     finally:
         screen.close()
+    interrupted = interrupted_words(screen.view)
+    if interrupted:
+        output.remark(interrupted)
     return 0
 
 

@@ -63,7 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="+", metavar="PROMPT", help="what to ask; - reads it from standard input")
     add_run_arguments(parser)
     add_session_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print records, one JSON object a line")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print records, one JSON object a line")
+    shown.add_argument(
+        "--quiet",
+        action="store_true",
+        help="print the text of the last reply and nothing else, for pipes; errors go to standard error",
+    )
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, model: str | None = "offline") -> None:
@@ -109,19 +115,20 @@ def run_prompt(arguments: argparse.Namespace, prompt: str | None) -> int:
     _set_up_log(arguments.verbose)
     output = Output()
     abort = AbortSignal()
-    model = choose_model(arguments.model, arguments.base_url, pace=_PACE if output.live and not arguments.json else 0.0)
+    on_screen = not (arguments.json or arguments.quiet)
+    model = choose_model(arguments.model, arguments.base_url, pace=_PACE if output.live and on_screen else 0.0)
     tools = choose_tools(arguments.tools, examples=not arguments.no_default_tools)
-    printer = output.printer(as_json=arguments.json, prices=arguments.prices)
+    printer = output.printer(as_json=arguments.json, quiet=arguments.quiet, prices=arguments.prices)
     config = Config(
         model=model,
-        approve=choose_approval(arguments.approve, output, printer, as_json=arguments.json),
+        approve=choose_approval(arguments.approve, output, printer, on_screen=on_screen),
         abort=abort,
         max_turns=arguments.max_turns,
         deadline=arguments.deadline,
         compaction=_compaction(arguments.compact_at),
         tool_source=mcp_source(arguments.mcp, arguments.mcp_config),
     )
-    if arguments.model == "offline" and not arguments.json:
+    if arguments.model == "offline" and on_screen:
         output.remark("offline model: fixed rules, no language model (--model chooses another)")
     abort.subscribe(printer.stopping)
     last_resort = LastResort(arguments.own_process)
