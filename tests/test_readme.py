@@ -1,4 +1,4 @@
-"""The Python blocks of the README and of the guide run, one after another, as written."""
+"""The Python blocks of the README and of the pages in `docs/` run, one after another, as written."""
 
 from __future__ import annotations
 
@@ -39,6 +39,19 @@ def test_the_guide_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
         "{'path': 'notes/tod'}",
     ]
     assert len(list((tmp_path / "traces").rglob("*.jsonl"))) == 1
+
+
+def test_the_pages_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of every other page run as well; the page about adapters has a test of its own."""
+    monkeypatch.chdir(tmp_path)
+    said = {}
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        if page.name not in ("guide.md", "adapters.md") and run_blocks(page):
+            said[page.name] = capsys.readouterr().out.splitlines()
+    assert said == {
+        "approvals.md": ["1 to be answered", 'delete {"path":"old.txt"}', "deleted old.txt · It is gone."],
+        "eager_tools.md": [],
+    }
 
 
 def test_every_link_leads_somewhere() -> None:

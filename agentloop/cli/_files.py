@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from agentloop.cli import UsageError
+from agentloop.cli._text import counted
 from agentloop.errors import TraceReadError
 from agentloop.events import Event
 from agentloop.omni.codec import Decoder
@@ -39,6 +40,18 @@ def files_of(name: str, traces: str) -> list[str]:
     """
     if is_file(name):
         return [name]
+    check_id(name)
+    try:
+        files = [str(file.path) for file in trace_files(traces, name)]
+    except TraceReadError as error:
+        raise UsageError(str(error)) from None
+    if not files:
+        raise UsageError(f"session {name}: expected a trace in {traces}, got none, and there is no file of that name")
+    return files
+
+
+def check_id(name: str) -> None:
+    """Raises `UsageError` for a name that is no file's and cannot be the id of a session."""
     got = "got a folder" if os.path.isdir(name) else "found no such file"
     expected = f"{name}: expected a file of records or the id of a session"
     if name.endswith(".jsonl") or os.path.basename(name) != name:
@@ -47,13 +60,6 @@ def files_of(name: str, traces: str) -> list[str]:
         check_session_id(name)
     except ValueError:
         raise UsageError(f"{expected} (letters, digits, _ and -), {got}") from None
-    try:
-        files = [str(file.path) for file in trace_files(traces, name)]
-    except TraceReadError as error:
-        raise UsageError(str(error)) from None
-    if not files:
-        raise UsageError(f"{expected}, {got}, and no such session in {traces}")
-    return files
 
 
 def open_file(path: str) -> TraceReader:
@@ -63,22 +69,37 @@ def open_file(path: str) -> TraceReader:
     return read(path)
 
 
-def events_of(paths: Iterable[str]) -> Iterator[tuple[Event, float]]:
-    """The events of files that go on one after the other, each with its time (seconds since 1970, as recorded)."""
+def events_of(
+    paths: Iterable[str], skipped: Callable[[str], object] = lambda words: None
+) -> Iterator[tuple[Event, float]]:
+    """The events of files that go on one after the other, each with its time (seconds since 1970, as recorded).
+
+    `skipped` is told of each file in which lines are no records. Raises `UsageError` for one that cannot be read, or has
+    nothing but such lines.
+    """
     decoder, now = Decoder(), 0.0
     for path in paths:
-        for record in records_of(path):
+        for record in _records_of(path, skipped):
             now = time_of(record, now)
             yield from [(event, now) for event in decoder.feed(record)]
     yield from [(event, now) for event in decoder.finish()]
 
 
-def records_of(path: str) -> Iterator[Record]:
-    """The records of a file. Raises `UsageError` when it cannot be read."""
+def _records_of(path: str, skipped: Callable[[str], object]) -> Iterator[Record]:
+    reader, found = open_file(path), False
     try:
-        yield from open_file(path)
+        for record in reader:
+            found = True
+            yield record
     except TraceReadError as error:
         raise UsageError(str(error)) from None
+    if not found:
+        lines = reader.damaged + reader.torn
+        got = f"{counted(lines, 'line')} of something else" if lines else "an empty one"
+        raise UsageError(f"{path}: expected a file of records, got {got}")
+    report = reader.report()
+    if report is not None:
+        skipped(report)
 
 
 def time_of(record: Record, before: float) -> float:

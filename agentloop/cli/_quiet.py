@@ -7,7 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 
 from agentloop.cli._text import one_line, safe
 from agentloop.cli._words import failure_words
-from agentloop.events import AgentEnd, CompactionBegin, CompactionEnd, Event, McpConnectEnd, MessageEnd, RequestBegin
+from agentloop.events import (
+    AgentEnd,
+    CompactionBegin,
+    CompactionEnd,
+    Event,
+    McpConnectEnd,
+    MessageEnd,
+    RequestBegin,
+    RequestEnd,
+)
 from agentloop.messages import AssistantMessage
 
 
@@ -34,6 +43,9 @@ class QuietPrinter:
                 self._compacts = isinstance(event, CompactionBegin)
             case McpConnectEnd(status="fatal", error_message=words):
                 self._note(f"mcp: {one_line(words or 'no reason given')}\n")
+            case RequestEnd(retry_in_ms=int(wait)):  # a pipe that is silent for a minute looks like one that hangs
+                why = one_line(event.error_message or event.error_code or "the request failed")
+                self._note(f"{why} · attempt {event.attempt + 1} in {wait / 1000:.0f} s\n")
             case AgentEnd(stop_reason="completed"):
                 text = safe(self._text)
                 self._write(text if text.endswith("\n") or not text else f"{text}\n")

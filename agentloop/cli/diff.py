@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 from collections.abc import Sequence
 
 from agentloop.cli._files import FILE_OR_ID, add_traces_argument, events_of, files_of
@@ -35,12 +36,16 @@ def main(arguments: argparse.Namespace) -> int:
     """Compare; prints a unified diff."""
     names = (arguments.first, arguments.second)
     files = [files_of(name, arguments.traces) for name in names]
-    first, second = _comparable(*[[event for event, _ in events_of(paths)] for paths in files])
+    first, second = _comparable(*[[event for event, _ in events_of(paths, _told)] for paths in files])
     stable = not arguments.ids
     lines = difference(snapshot(first, stable_ids=stable), snapshot(second, stable_ids=stable), *names)
     for line in lines:
         print(safe(line))
     return 1 if lines else 0
+
+
+def _told(words: str) -> None:
+    print(safe(words), file=sys.stderr)
 
 
 def _comparable(first: list[Event], second: list[Event]) -> tuple[list[Event], list[Event]]:

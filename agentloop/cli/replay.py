@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 
+from agentloop.cli import UsageError
 from agentloop.cli._files import FILE_OR_ID, add_traces_argument, events_of, files_of
 from agentloop.cli._streams import Output, ScreenPrinter
 from agentloop.cli._words import interrupted_words
@@ -37,18 +38,23 @@ def main(arguments: argparse.Namespace) -> int:
     paths = [path for name in arguments.files for path in files_of(name, arguments.traces)]
     output = Output()
     screen = ScreenPrinter(output, output.drawing(prompts=True))
+    skipped: list[str] = []
     try:
-        for event, now in events_of(paths):
+        for event, now in events_of(paths, skipped.append):
             if arguments.speed is not None:
                 _wait(screen, now, arguments.speed)
             screen.show(event, now)
     except KeyboardInterrupt:
-        return 130
-    finally:
         screen.close()
-    interrupted = interrupted_words(screen.view)
-    if interrupted:
-        output.remark(interrupted)
+        return 130
+    except UsageError:
+        if screen.now is not None:
+            screen.close()
+        raise
+    screen.close()
+    for words in (*skipped, interrupted_words(screen.view)):
+        if words:
+            output.remark(words)
     return 0
 
 
@@ -63,7 +69,10 @@ def _wait(screen: ScreenPrinter, until: float, speed: float) -> None:
 
 
 def _speed(text: str) -> float:
-    factor = float(text)
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
     if not 0 < factor < 1e9:
         raise argparse.ArgumentTypeError(f"expected a factor above 0, got {text}")
     return factor

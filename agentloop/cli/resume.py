@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from agentloop.cli import UsageError
-from agentloop.cli._files import add_traces_argument, is_file
+from agentloop.cli._files import add_traces_argument, check_id, is_file
 from agentloop.cli._text import counted, one_line, safe, safe_json
 from agentloop.cli._words import usage_words
 from agentloop.cli.run import add_run_arguments, read_prompt, run_prompt
@@ -66,8 +66,7 @@ def find(name: str, traces: str) -> Resumed:
     try:
         if is_file(name):
             return resume_file(name)
-        if name.endswith(".jsonl") or "/" in name:
-            raise UsageError(f"{name}: expected a trace file, got nothing")
+        check_id(name)
         return resume_session(traces, name)
     except (TraceReadError, ValueError) as error:
         raise UsageError(str(error)) from None

@@ -76,7 +76,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, model: str | None = "offl
     """What every command that runs an agent takes. `model` is the one without `--model`; None: the session's."""
     default = "the session's" if model is None else model
     parser.add_argument("--model", default=model, metavar="MODEL", help=f"{MODELS_HELP} (default: {default})")
-    parser.add_argument("--base-url", metavar="URL", help="where the provider's API is, for servers that speak it")
+    parser.add_argument("--base-url", metavar="URL", help="the address of the API, for a server of your own")
     parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     parser.add_argument(
         "--tools",
@@ -128,12 +128,12 @@ def run_prompt(arguments: argparse.Namespace, prompt: str | None) -> int:
         compaction=_compaction(arguments.compact_at),
         tool_source=mcp_source(arguments.mcp, arguments.mcp_config),
     )
-    if arguments.model == "offline" and on_screen:
-        output.remark("offline model: fixed rules, no language model (--model chooses another)")
     abort.subscribe(printer.stopping)
     last_resort = LastResort(arguments.own_process)
     context = Context(arguments.system, tools=tools)
     with interrupts(abort, output.in_order), recorded(arguments, config, context, output) as start:
+        if arguments.model == "offline" and on_screen:
+            output.remark("offline model: fixed rules, no language model (--model chooses another)")
         code = run_to_end(start(prompt), printer, last_resort)
     return last_resort.leave(code)
 

@@ -63,6 +63,12 @@ def test_what_fails(capsys: Captured) -> None:
     assert run(capsys, " ")[0] == 2
 
 
+def test_waits_are_told() -> None:
+    """A pipe that waits for a provider says why, on standard error."""
+    model = ScriptedModel([ModelError("network", "gone"), "Here."])
+    assert printed(model) == ("Here.\n", "gone · attempt 2 in 0 s\n")
+
+
 def test_not_with_records(capsys: Captured) -> None:
     """Records and the answer alone exclude each other."""
     with pytest.raises(SystemExit) as caught:
@@ -74,7 +80,7 @@ def test_not_with_records(capsys: Captured) -> None:
 def test_the_last_reply_counts() -> None:
     """What was said before a call, in a failed attempt or inside a compaction is not the answer."""
     model = ScriptedModel([["First I look.", call("look")], ["It", ModelError("network", "gone")], "It is green."])
-    assert printed(model) == ("It is green.\n", "")
+    assert printed(model)[0] == "It is green.\n"
     model = ScriptedModel(["The answer.", "[summary]The summary.[/summary]"])
     assert printed(model, compaction=Summarize(when=TurnsReach(1))) == ("The answer.\n", "")
 
