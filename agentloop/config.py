@@ -256,7 +256,7 @@ class Config:
       with `abort_grace` for what still works.
     - Failures and length: `retry` and `idle_timeout` of a request, `compaction` of a context that grew too long.
     - The rest: `run_ahead` bounds what is read ahead, `session_usage` is where token counts start, `clock` and `new_id`
-      are where time and ids come from.
+      are where time and ids come from, `taken_ids` may not be given again.
 
     Each field with its default, its unit, when it is asked, and what holds if it raises, hangs or returns nonsense:
     `docs/configuration.md`. The kernel never changes a config; one may serve many runs at once. Raises `TypeError` and

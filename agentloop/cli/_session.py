@@ -21,13 +21,14 @@ from agentloop.events import ApprovalRequest, Event
 from agentloop.loop import agent_loop
 from agentloop.messages import user
 from agentloop.omni.trace import trace_files
-from agentloop.session import Session
+from agentloop.session import PER_RUN, Session
 from agentloop.tools import ToolInvocation
 
 Start: TypeAlias = Callable[[str | None], AsyncGenerator[Event, None]]
 """Makes the run on a prompt; None: on what waits in the session."""
 
-_PER_RUN: Final = ("model", "abort", "approve", "session_usage", "taken_ids")
+_NO_SETTING: Final = ("model", "approve", *PER_RUN)
+"""Fields of `Config` that a session is given otherwise."""
 
 
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +73,7 @@ def _run(session: Session, prompt: str | None, config: Config) -> AsyncGenerator
 
 def _session(session_id: str, traces: str, config: Config, context: Context) -> Session:
     settings: dict[str, Any] = {
-        field.name: getattr(config, field.name) for field in attrs.fields(Config) if field.name not in _PER_RUN
+        field.name: getattr(config, field.name) for field in attrs.fields(Config) if field.name not in _NO_SETTING
     }
     settings |= {"tools": context.tools, "system_prompt": context.system_prompt}
     try:
