@@ -58,7 +58,7 @@ class Driver:
         self.toolset = Toolset(core, tools)
         self.ahead: Ahead | None = None  # calls of the last reply that began while it came
         self.turn_end = TurnEnd()
-        self.prompts: list[AgentMessage] = []  # inputs of a compaction's next attempt
+        self.prompts: Sequence[AgentMessage] = ()  # inputs of a compaction's next attempt
         self.problem: str | None = None  # what was wrong with the last attempt at a summary
         self.summary: UserMessage | None = None
 
@@ -149,7 +149,7 @@ class Driver:
             self.toolset.replace(await self._call(self.core.config.get_tools))
             if self.core.look():
                 return
-        prompts, self.prompts = self.prompts, []
+        prompts, self.prompts = self.prompts, ()
         for message in prompts:  # nothing may come between them and their attempt, not even a stop
             self._input(message)
         if is_eager(self.core):

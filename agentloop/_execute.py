@@ -111,7 +111,9 @@ class Batch:
             return
         self.active.append(call)
         try:
-            asks = (config.before_tool_call is None or await self._before(call)) and await self._hooks(call)
+            asks = (config.before_tool_call is None or await self._before(call)) and (
+                (not config.hooks and config.approve is None) or await self._hooks(call)
+            )
         except Stopped:
             self._refuse(call, "aborted", self._stopped_text())
             return
@@ -276,7 +278,8 @@ class Batch:
             self._check_timers()
         if self.ready:
             self._pump()
-        self._begin_effects()
+        if core.at_rest:
+            self._begin_effects()
 
     def _begin_effects(self) -> None:
         """While the consumer has come back: questions, tools and hooks that wait may begin, in call order."""

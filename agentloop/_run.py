@@ -274,14 +274,7 @@ class Core:
 
     def claim_id(self, id: str | None) -> str:
         """A call's id, unique in the context and the run: the first owner keeps it, then `id#2`, …; a missing one is made."""
-        tries = 0
-        while not id:
-            made = self.config.new_id()
-            tries += 1
-            if tries == 8:  # a maker that repeats itself, or makes none, must not hang the run
-                id = "call"
-            elif isinstance(made, str) and made not in self.claimed:
-                id = valid_text(made)
+        id = id or self._made_id()
         count = self.claimed.get(id, 1)
         unique = id
         while unique in self.claimed:
@@ -290,6 +283,18 @@ class Core:
         self.claimed[id] = count
         self.claimed.setdefault(unique, 1)
         return unique
+
+    def _made_id(self) -> str:
+        """One that `new_id` makes. A maker that repeats itself, makes none or fails must not hang the run or end it."""
+        for _ in range(8):
+            try:
+                made = self.guard(self.config.new_id)
+            except CallbackFailed as error:
+                log.error("new_id failed; a call without an id is named by the kernel", exc_info=error.error)
+                break
+            if isinstance(made, str) and made and made not in self.claimed:
+                return valid_text(made)
+        return "call"
 
     # ------------------------------------------------------------ jobs and callbacks
 

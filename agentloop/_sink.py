@@ -55,7 +55,7 @@ class Sink:
         "_id",
         "_limit",
         "_name",
-        "_said",
+        "_told",
         "bound",
         "closed",
         "signal",
@@ -72,8 +72,7 @@ class Sink:
         """Whether any output was streamed."""
         self.bound = 0.0
         """What nested runs need to close."""
-        self._said = io.StringIO()
-        """The output as it was told."""
+        self._told: io.StringIO | None = None  # made for the few calls that stream
         self._carry = ""
         self._limit = core.config.max_result_characters
         self._given = 0
@@ -142,7 +141,7 @@ class Sink:
         if not self.streamed:
             return cut_result(result, self._limit)
         self._flush()
-        said = self._said.getvalue()
+        said = self._said
         text = text_of(result.content)
         if not text.startswith(said):
             self._tell_cut()
@@ -155,7 +154,7 @@ class Sink:
                 self._give(rest)
             self._tell_cut()
         others = [block for block in result.content if not isinstance(block, Text)]
-        streamed = self._said.getvalue()
+        streamed = self._said
         return attrs.evolve(result, content=(*([Text(streamed)] if streamed else []), *others))
 
     def note(self, text: str) -> str:
@@ -170,8 +169,8 @@ class Sink:
             return valid_text(text)
         self._flush()
         self._tell_cut()
-        self._tell(f"\n{valid_text(text)}" if self._said.tell() else valid_text(text))
-        return self._said.getvalue()
+        self._tell(f"\n{valid_text(text)}" if self._said else valid_text(text))
+        return self._said
 
     # ------------------------------------------------------------ inside
 
@@ -207,6 +206,11 @@ class Sink:
             self._tell(text[: self._limit - before])
 
     @property
+    def _said(self) -> str:
+        """The output as it was told."""
+        return "" if self._told is None else self._told.getvalue()
+
+    @property
     def cut(self) -> bool:
         """Whether output was dropped, since it is over the limit."""
         return self._limit is not None and self._given > self._limit
@@ -218,7 +222,8 @@ class Sink:
 
     def _tell(self, text: str) -> None:
         self.streamed = True
-        self._said.write(text)
+        self._told = self._told or io.StringIO()
+        self._told.write(text)
         self._core.emit_update(ToolExecutionUpdate(self._id, self._name, None, text))
 
     def _flush(self) -> None:

@@ -5,6 +5,7 @@ Callbacks may be sync or async. Each awaitable one runs in a task of its own; wh
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -14,7 +15,6 @@ import anyio
 import attrs
 
 from agentloop._frozen import field, frozen
-from agentloop._values import as_tuple
 from agentloop.abort import AbortSignal
 from agentloop.events import ApprovalRequest, McpConnectEnd, TurnEnd
 from agentloop.messages import AgentMessage, AssistantMessage, ToolResult, Usage, UserMessage
@@ -68,6 +68,16 @@ class SystemClock:
         await anyio.sleep(seconds)
 
 
+def _waits(waits: Iterable[float]) -> tuple[float, ...]:
+    return tuple([_wait(wait, f"waits[{index}]") for index, wait in enumerate(waits)])
+
+
+def _wait(wait: float, name: str = "max_wait") -> float:
+    if not isinstance(wait, int | float) or not wait >= 0:
+        raise ValueError(f"Retry.{name}: expected seconds from 0, got {wait!r}")
+    return wait
+
+
 @frozen
 class Retry:
     """The waits (seconds) before each further attempt of a request that failed `retryable`; empty: no retries.
@@ -75,8 +85,8 @@ class Retry:
     A provider's `retry_after` takes the place of the ladder's wait; above `max_wait` the run ends instead.
     """
 
-    waits: tuple[float, ...] = field(default=(2.0, 4.0, 8.0, 16.0, 30.0), converter=as_tuple)
-    max_wait: float = 60.0
+    waits: tuple[float, ...] = field(default=(2.0, 4.0, 8.0, 16.0, 30.0), converter=_waits)
+    max_wait: float = field(default=60.0, converter=_wait)
 
 
 @frozen
@@ -177,7 +187,11 @@ class Compaction(Protocol):
 
 
 def _hooks(hooks: Sequence[Hooks] | None) -> tuple[Hooks, ...]:
-    return tuple(hooks or ())
+    found = tuple(hooks or ())
+    for index, item in enumerate(found):
+        if not isinstance(item, Hooks):
+            raise TypeError(f"Config.hooks[{index}]: expected Hooks, got {type(item).__name__}")
+    return found
 
 
 def _retry(retry: Retry | None) -> Retry:
@@ -191,14 +205,32 @@ def _a_model(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
         raise TypeError(f"Config.model: expected a callable that takes a ModelRequest, got {value!r}{hint}")
 
 
-def _positive(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if value is not None and value < 1:
-        raise ValueError(f"Config.{attribute.name}: expected a number from 1, or None, got {value!r}")
+_Validator: TypeAlias = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
-def _not_negative(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if value is not None and not value >= 0:
-        raise ValueError(f"Config.{attribute.name}: expected a number from 0, or None, got {value!r}")
+def _number(lowest: float | None = None, *, or_none: bool = True) -> _Validator:
+    """Said at once: a wrong limit would else break a run off in its middle, or never be reached."""
+    expected = f"a number{'' if lowest is None else f' from {lowest}'}{', or None' if or_none else ''}"
+
+    def check(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        try:
+            fits = (value is None and or_none) or value >= (-math.inf if lowest is None else lowest)
+        except TypeError:
+            fits = False
+        if not fits:
+            raise ValueError(f"Config.{attribute.name}: expected {expected}, got {value!r}")
+
+    return check
+
+
+def _one_of(*words: str) -> _Validator:
+    """A misspelt word would else mean the other one."""
+
+    def check(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value not in words:
+            raise ValueError(f"Config.{attribute.name}: expected {' or '.join(map(repr, words))}, got {value!r}")
+
+    return check
 
 
 def new_call_id() -> str:
@@ -213,10 +245,26 @@ Messages: TypeAlias = Iterable[AgentMessage | str]
 class Config:
     """How a run goes. Only `model` is required. Times are seconds of `clock`; None: no limit.
 
-    The kernel never changes a config; one may serve many runs at once.
+    - The request: `model` is asked; `transform_context`, `convert_to_llm` and `prepare_request` shape what it is shown,
+      `get_tools` what it may call, `options` go to its adapter.
+    - What is said meanwhile: `get_steering_messages` after each turn, `get_follow_up_messages` when the run would end;
+      `wait_for_steering` cuts waiting tools short.
+    - Each call: `before_tool_call`, `hooks` and `approve` (`approval_order`, `approval_timeout`) say whether it runs,
+      `after_tool_call` what its result is. `tool_execution`, `max_parallel_tools` and `eager_tools` say when it runs,
+      `tool_timeout` and `max_result_characters` how long it and its result may be. `tool_source` brings tools of servers.
+    - The end: `finish_turn` and the hooks' `stop` are asked; `max_turns`, `max_cut_replies`, `deadline` and `abort` end it,
+      with `abort_grace` for what still works.
+    - Failures and length: `retry` and `idle_timeout` of a request, `compaction` of a context that grew too long.
+    - The rest: `run_ahead` bounds what is read ahead, `session_usage` is where token counts start, `clock` and `new_id`
+      are where time and ids come from, `taken_ids` may not be given again.
+
+    Each field with its default, its unit, when it is asked, and what holds if it raises, hangs or returns nonsense:
+    `docs/configuration.md`. The kernel never changes a config; one may serve many runs at once. Raises `TypeError` and
+    `ValueError` for settings that cannot be.
     """
 
     model: Model = field(validator=_a_model)
+    """Who is asked. An attempt that fails is a `RequestEnd`; what it raises never leaves the run."""
 
     convert_to_llm: Callable[[Sequence[AgentMessage]], MaybeAwaitable[Sequence[AgentMessage]]] | None = None
     """History to what the model may see; once an attempt, on a copy. Default: custom messages are dropped."""
@@ -229,29 +277,45 @@ class Config:
     change. What is not a list of tools of different names, and what it raises, ends the run (`callback_failed`)."""
 
     get_steering_messages: Callable[[], MaybeAwaitable[Messages | None]] | None = None
+    """What was said meanwhile: asked before the first request and after each turn. What it gives is always shown."""
     get_follow_up_messages: Callable[[], MaybeAwaitable[Messages | None]] | None = None
+    """What is said when the run would end: with messages it goes on."""
     wait_for_steering: Callable[[], Awaitable[None]] | None = None
     """Returns when steering waits; takes nothing. Cuts calls of `interruptible` tools short."""
 
     before_tool_call: Callable[[ToolInvocation], MaybeAwaitable[Block | dict[str, Any] | None]] | None = None
+    """Asked first about each valid call: None lets it on, a `Block` answers it, other arguments are validated anew. If it
+    fails, the call is blocked."""
     after_tool_call: Callable[[ToolInvocation, ToolResult], MaybeAwaitable[ToolResult | None]] | None = None
+    """May replace the result of a call that ran. If it fails, the result is an error."""
     finish_turn: Callable[[TurnEnd], MaybeAwaitable[Literal["end", "ask"] | None]] | None = None
+    """Asked after each turn: `end` the run here, `ask` the model once more, or None for what would come anyway."""
     approve: Callable[[ApprovalRequest], MaybeAwaitable[Decision]] | None = None
     """Whether a call may run. An attribute `policy(call) -> Decision | None` of it is asked first: what it decides needs no
     question, None leaves it open; its `forbidden` outranks a hook's `allow`, and a policy that fails forbids."""
     hooks: Sequence[Hooks] = field(default=(), converter=_hooks)
-    approval_order: Literal["one_at_a_time", "all_at_once"] = "one_at_a_time"
-    approval_timeout: float | None = field(default=None, validator=_not_negative)
+    """Asked in this order; see `Hooks`."""
+    approval_order: Literal["one_at_a_time", "all_at_once"] = field(
+        default="one_at_a_time", validator=_one_of("one_at_a_time", "all_at_once")
+    )
+    """Whether a question waits for the answer to the one before."""
+    approval_timeout: float | None = field(default=None, validator=_number(0))
+    """Longest wait for an answer of `approve`; then the call is denied."""
 
-    tool_execution: Literal["parallel", "sequential"] = "parallel"
+    tool_execution: Literal["parallel", "sequential"] = field(
+        default="parallel", validator=_one_of("parallel", "sequential")
+    )
+    """Whether the calls of a reply run side by side. Their results stand in call order either way."""
     eager_tools: bool = False
     """A call of a tool marked `replay="safe"` may start as soon as it is complete, while the reply still streams; its events
     come as ever. If the reply then fails or is cut off, the result is dropped, and a retry may run the tool again. Such a tool
     may thus have run without a `ToolExecutionStart`, but never before the consumer came back after its `ToolCallEnd`. Nothing
     starts early where `approve`, `before_tool_call` or a `pre_tool_use` hook is set, nor behind a call that may not."""
-    max_parallel_tools: int | None = field(default=None, validator=_positive)
-    tool_timeout: float | None = field(default=None, validator=_not_negative)
-    max_result_characters: int | None = field(default=None, validator=_positive)
+    max_parallel_tools: int | None = field(default=None, validator=_number(1))
+    """Calls that run at a time; the others wait for their turn, in call order."""
+    tool_timeout: float | None = field(default=None, validator=_number(0))
+    """Longest time of a call whose tool has no `timeout` of its own."""
+    max_result_characters: int | None = field(default=None, validator=_number(1))
     """Longest text of a call's result, in characters: all its text blocks together, without images and other data, `details`
     and `structured`. A longer one is cut before `after_tool_call` sees it, and ends with a line that says how long it was;
     a call that streams goes on, and the rest of its output is dropped. Streamed output, what the call then returns or raises,
@@ -259,26 +323,33 @@ class Config:
 
     retry: Retry = field(default=Retry(), converter=_retry)
     """None: no retries."""
-    idle_timeout: float | None = field(default=120.0, validator=_not_negative)
+    idle_timeout: float | None = field(default=120.0, validator=_number(0))
     """Longest silence of a model's stream, counted only while it is waited for."""
-    deadline: float | None = None
+    deadline: float | None = field(default=None, validator=_number())
     """Seconds from the first step."""
-    max_turns: int | None = field(default=None, validator=_positive)
+    max_turns: int | None = field(default=None, validator=_number(1))
     """Turns with a request."""
-    max_cut_replies: int = field(default=3, validator=_positive)
+    max_cut_replies: int = field(default=3, validator=_number(1, or_none=False))
     """Replies in a row whose calls were cut off by length."""
 
     abort: AbortSignal | None = None
-    abort_grace: float = field(default=0.25, validator=_not_negative)
-    run_ahead: int = field(default=64, validator=_not_negative)
+    """Stops the run, from any thread."""
+    abort_grace: float = field(default=0.25, validator=_number(0, or_none=False))
+    """How long what is to stop may still take: first by itself, then once more after it was cancelled."""
+    run_ahead: int = field(default=64, validator=_number(0, or_none=False))
     """Chunks of the model's stream that may be read ahead of the consumer; 0: step by step."""
 
     compaction: Compaction | None = None
+    """When and how a context that grew too long is summarised or dropped; `agentloop.compaction` has some."""
     tool_source: ToolSource | None = None
+    """Tools that need a connection; `agentloop.mcp.McpServers` is one."""
     session_usage: Usage = Usage()
     """Where `TokenUsage.session` starts."""
     taken_ids: Collection[str] = ()
     """Ids that no new call gets, beside those of the context: of calls that were told and that it no longer shows."""
     clock: Clock = field(factory=SystemClock)
+    """Where time comes from; `agentloop.testing.VirtualClock` for tests."""
     new_id: Callable[[], str] = new_call_id
+    """Makes the id of a call that came without one."""
     options: Mapping[str, Any] = field(factory=dict)
+    """Parameters for the adapter (temperature, thinking level, …), passed on as they are."""

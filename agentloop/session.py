@@ -58,7 +58,7 @@ __all__ = ["Approve", "History", "Prompt", "Prompts", "Session", "SessionRecords
 
 log = logging.getLogger(__name__)
 
-_PER_RUN: Final = ("abort", "session_usage", "taken_ids")
+PER_RUN: Final = ("abort", "session_usage", "taken_ids")
 """Fields of `Config` that the session itself fills in."""
 
 
@@ -467,7 +467,7 @@ def _config(model: Model, options: dict[str, Any]) -> Config:
 
 
 def _refuse_own(options: Mapping[str, Any]) -> None:
-    for name in _PER_RUN:
+    for name in PER_RUN:
         if name in options:
             raise TypeError(
                 f"{name}: expected options that stay, got one that belongs to a run or is the session's own"

@@ -1,6 +1,6 @@
 """A model adapter over plain `httpx2`: an OpenAI-compatible stream, with its errors, and closed however it is left.
 
-Needs the package `httpx2`.
+Needs the package `httpx2` (it comes with the extra `mcp`).
 """
 
 import asyncio

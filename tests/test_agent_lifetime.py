@@ -501,6 +501,7 @@ from agentloop.testing import STALL, ScriptedModel
 agent = Agent(ScriptedModel([["a", STALL], "b"]))
 agent.subscribe(lambda event: print(event.type, flush=True))
 signals = []
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started with it ignored
 
 def interrupt(event):
     if isinstance(event, MessageUpdate) and not signals:

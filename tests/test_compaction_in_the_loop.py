@@ -19,10 +19,8 @@ from agentloop import (
     Context,
     CustomMessage,
     MessageEnd,
-    MessageUpdate,
     RequestEnd,
     Retry,
-    ToolCallEnd,
     ToolExecutionEnd,
     ToolResultMessage,
     UserMessage,
@@ -166,12 +164,8 @@ async def test_an_abort_inside_is_compaction_interrupted() -> None:
 async def test_an_abort_inside_answers_the_calls_of_its_reply() -> None:
     """The reply was whole when the abort came: its call is told of the abort, not of the summary."""
     signal = AbortSignal()
-    events: list[Any] = []
-    config = Config(model=ScriptedModel([["answer", BIG], call("x")]), compaction=Summarise(), abort=signal)
-    async for event in agent_loop(["go"], Context(), config):
-        events.append(event)
-        if isinstance(event, MessageUpdate) and isinstance(event.delta, ToolCallEnd):
-            signal.abort("enough")
+    model = ScriptedModel([["answer", BIG], [call("x"), Finish("tool_use"), lambda request: signal.abort("enough")]])
+    events, _ = await played(model, Summarise(), abort=signal)
     check(events)
     (refused,) = [e for e in events if isinstance(e, ToolExecutionEnd)]
     assert (refused.error_code, refused.stop_reason, refused.result.text) == ("aborted", "aborted", "Not run: enough")

@@ -43,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process's own) and return its exit code; 2 for a wrong one."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     chosen = given[0] if given and given[0] in COMMANDS else None
-    parser = _parser(chosen)
-    parsed = _parsed(parser, given)
+    parser, subparser = _parser(chosen)
+    parsed = _parsed(parser, subparser, given)
     parsed.own_process = arguments is None  # then a tool that hangs need not hold up its end
     if parsed.command is None:
         parser.print_help()
@@ -59,33 +59,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
 
 
-def _parsed(parser: argparse.ArgumentParser, given: list[str]) -> argparse.Namespace:
+def _parsed(
+    parser: argparse.ArgumentParser, subparser: argparse.ArgumentParser, given: list[str]
+) -> argparse.Namespace:
     """The arguments. Words of the prompt may stand behind options too, which argparse by itself does not take."""
     parsed, rest = parser.parse_known_args(given)
     words = getattr(parsed, "prompt", None)
     if rest:
-        if words is None or any(word.startswith("-") and word != "-" for word in rest):
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        options = [word for word in rest if word.startswith("-") and word != "-"]
+        if words is None or options:
+            subparser.error(_unrecognized(options or rest, subparser))
         words.extend(rest)
     return parsed
+
+
+def _unrecognized(words: list[str], subparser: argparse.ArgumentParser) -> str:
+    """What is wrong with words that the subcommand does not know, and what may have been meant."""
+    import difflib
+
+    known = [word for action in subparser._actions for word in action.option_strings]
+    close = difflib.get_close_matches(words[0].partition("=")[0], known, 1)
+    return _harmless(f"unrecognized arguments: {' '.join(words)}") + (f" (did you mean {close[0]}?)" if close else "")
 
 
 def _load(name: str) -> Command:
     return cast(Command, importlib.import_module(f"agentloop.cli.{name}"))
 
 
-def _parser(chosen: str | None) -> argparse.ArgumentParser:
-    """The parser; only the chosen subcommand's module is loaded to describe its arguments."""
+def _parser(chosen: str | None) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """The parser, and that of the chosen subcommand (itself if none is): only its module is loaded to describe arguments."""
     from agentloop import __version__
 
     parser = argparse.ArgumentParser(prog="agentloop", description="The agent loop, from the command line.")
     parser.add_argument("--version", action="version", version=f"agentloop {__version__}")
+    found = parser
     subcommands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, line in COMMANDS.items():
         subparser = subcommands.add_parser(name, help=line, description=line.capitalize() + ".")
         if name == chosen:
             _load(name).add_arguments(subparser)
-    return parser
+            found = subparser
+    return parser, found
 
 
 def _harmless(text: str) -> str:

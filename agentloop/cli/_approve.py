@@ -43,17 +43,17 @@ def add_approve_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--approve", default="allow", metavar="allow|ask|deny|FILE.toml", help=APPROVE_HELP)
 
 
-def choose_approval(words: str, output: Output, printer: Pausing, *, as_json: bool) -> Any:
+def choose_approval(words: str, output: Output, printer: Pausing, *, on_screen: bool) -> Any:
     """The `Config.approve` of `--approve`; None: all calls run. Raises `UsageError` for a policy that cannot be read."""
     if words == "allow":
         return None
     policy = Policy(default=words) if words in ("ask", "deny") else _policy(words)
     if not _may_ask(policy):
         return policy
-    if not _somebody_is_there(output, as_json):
+    if not _somebody_is_there(output, on_screen):
         output.note("approval: there is no terminal to ask in, so every call that would be asked about is denied\n")
         return policy
-    terminal = Terminal(output, printer, on_screen=output.live and not as_json)
+    terminal = Terminal(output, printer, on_screen=output.live and on_screen)
     approvals = Approvals(policy, on_question=lambda question: terminal.ask(question, approvals))
     return approvals
 
@@ -73,9 +73,9 @@ def _may_ask(policy: Policy) -> bool:
     return "ask" in (policy.default, *[rule.verdict for rule in policy.rules])
 
 
-def _somebody_is_there(output: Output, as_json: bool) -> bool:
+def _somebody_is_there(output: Output, on_screen: bool) -> bool:
     """Whether a person can see a question and type an answer."""
-    sees = (output.live and not as_json) or sys.stderr.isatty()
+    sees = (output.live and on_screen) or sys.stderr.isatty()
     return sees and sys.stdin is not None and sys.stdin.isatty()
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 from agentloop.cli import UsageError
+from agentloop.cli._files import add_traces_argument
 from agentloop.cli._streams import Output
 from agentloop.cli._text import safe
 from agentloop.cli._tracing import tracing
@@ -20,15 +21,14 @@ from agentloop.events import ApprovalRequest, Event
 from agentloop.loop import agent_loop
 from agentloop.messages import user
 from agentloop.omni.trace import trace_files
-from agentloop.session import Session
+from agentloop.session import PER_RUN, Session
 from agentloop.tools import ToolInvocation
-
-DEFAULT_TRACES: Final = "traces"
 
 Start: TypeAlias = Callable[[str | None], AsyncGenerator[Event, None]]
 """Makes the run on a prompt; None: on what waits in the session."""
 
-_PER_RUN: Final = ("model", "abort", "approve", "session_usage")
+_NO_SETTING: Final = ("model", "approve", *PER_RUN)
+"""Fields of `Config` that a session is given otherwise."""
 
 
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +42,6 @@ def add_session_arguments(parser: argparse.ArgumentParser) -> None:
     add_traces_argument(parser)
 
 
-def add_traces_argument(parser: argparse.ArgumentParser) -> None:
-    """Where sessions are."""
-    parser.add_argument(
-        "--traces", default=DEFAULT_TRACES, metavar="DIR", help=f"where sessions are (default: {DEFAULT_TRACES})"
-    )
-
-
 @contextmanager
 def recorded(arguments: argparse.Namespace, config: Config, context: Context, output: Output) -> Iterator[Start]:
     """Within the block: what makes the run that the arguments ask for, recorded if they ask for it.
@@ -56,7 +49,8 @@ def recorded(arguments: argparse.Namespace, config: Config, context: Context, ou
     Raises `UsageError` for a session that cannot be opened or a folder that cannot be written in.
     """
     if arguments.session is None:
-        with tracing(arguments.trace, config.model, context.system_prompt, output) as wrap:
+        note = None if arguments.quiet else output.note
+        with tracing(arguments.trace, config.model, context.system_prompt, note) as wrap:
             yield lambda prompt: wrap(agent_loop([] if prompt is None else [user(prompt)], context, config))
         return
     if arguments.trace is not None:
@@ -66,7 +60,7 @@ def recorded(arguments: argparse.Namespace, config: Config, context: Context, ou
         yield lambda prompt: _run(session, prompt, config)
     finally:
         session.close()
-    if session.path is not None:
+    if session.path is not None and not arguments.quiet:
         output.note(safe(f"session {session.id}: {session.path}\n"))
 
 
@@ -79,7 +73,7 @@ def _run(session: Session, prompt: str | None, config: Config) -> AsyncGenerator
 
 def _session(session_id: str, traces: str, config: Config, context: Context) -> Session:
     settings: dict[str, Any] = {
-        field.name: getattr(config, field.name) for field in attrs.fields(Config) if field.name not in _PER_RUN
+        field.name: getattr(config, field.name) for field in attrs.fields(Config) if field.name not in _NO_SETTING
     }
     settings |= {"tools": context.tools, "system_prompt": context.system_prompt}
     try:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol, TextIO
 
+from agentloop.cli._quiet import QuietPrinter
 from agentloop.cli._text import safe, safe_json
 from agentloop.cli.plain import PlainPrinter
 from agentloop.cli.terminal import SHOW_CURSOR, TerminalPrinter
@@ -36,9 +37,13 @@ class Output:
                 reconfigure(errors="backslashreplace")
         self._plain_symbols = not _can_write("…✓─⠋", self._out)
 
-    def printer(self, *, as_json: bool = False, prices: Sequence[float] | None = None) -> JsonPrinter | ScreenPrinter:
-        """What shows a run here: records, a live screen, or plain lines."""
-        return JsonPrinter(self._out) if as_json else ScreenPrinter(self, self.drawing(prices=prices))
+    def printer(
+        self, *, as_json: bool = False, quiet: bool = False, prices: Sequence[float] | None = None
+    ) -> JsonPrinter | QuietPrinter | ScreenPrinter:
+        """What shows a run here: records, the answer alone, a live screen, or plain lines."""
+        if as_json:
+            return JsonPrinter(self._out)
+        return QuietPrinter(self.write, self.note) if quiet else ScreenPrinter(self, self.drawing(prices=prices))
 
     def drawing(self, *, prompts: bool = False, prices: Sequence[float] | None = None) -> Drawing:
         """What draws a view here: live, or in plain lines."""

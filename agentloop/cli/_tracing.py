@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from agentloop.cli import UsageError
-from agentloop.cli._streams import Output
 from agentloop.cli._text import safe
 from agentloop.errors import TraceError
 from agentloop.events import Event
@@ -23,9 +22,10 @@ Wrap: TypeAlias = Callable[[Events], Events]
 
 @contextmanager
 def tracing(
-    folder: str | None, model: Model, system_prompt: str | None, output: Output
+    folder: str | None, model: Model, system_prompt: str | None, note: Callable[[str], None] | None
 ) -> Iterator[Callable[[Events], Events]]:
-    """Within the block: what makes a stream of events a recorded one; the stream itself without a folder.
+    """Within the block: what makes a stream of events a recorded one; the stream itself without a folder. Where it was
+    recorded is said through `note`.
 
     Raises `UsageError` for a folder that cannot be written in.
     """
@@ -45,5 +45,5 @@ def tracing(
         raise UsageError(f"--trace {folder}: {error}") from None
     with writer:
         yield lambda events: record(events, writer)
-        if writer.file is not None:
-            output.note(safe(f"trace: {writer.file}\n"))
+        if writer.file is not None and note is not None:
+            note(safe(f"trace: {writer.file}\n"))

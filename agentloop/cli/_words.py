@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentloop.cli._text import counted, one_line, safe, seconds
+from agentloop.events import AgentEnd
 from agentloop.messages import Text, Usage
 from agentloop.view import Activity, Screen, ToolCard
 
@@ -23,6 +24,22 @@ ACTIVITIES: dict[Activity, str] = {
 }
 RESULT_LINES = 4
 """Lines of a result that a card shows."""
+
+
+def doing_words(screen: Screen) -> str:
+    """What goes on: `waiting for the model`, `running read_file, shell`, …"""
+    words = ACTIVITIES[screen.activity]
+    if screen.activity != "running_tools":
+        return words
+    return f"{words} {', '.join(dict.fromkeys(one_line(card.name) for card in screen.running.values()))}"
+
+
+def interrupted_words(screen: Screen) -> str:
+    """Where a record ends that has no end of its run; "" where it has one, and where no run is in it."""
+    if screen.activity == "idle":
+        return ""
+    turn = "before the first turn" if screen.turn is None else f"in turn {screen.turn + 1}"
+    return f"interrupted: the record ends {turn} ({doing_words(screen)}); the run has no end in it"
 
 
 def call_words(card: ToolCard) -> str:
@@ -83,9 +100,8 @@ def retry_words(screen: Screen, now: float) -> str:
     return f"{why} · attempt {screen.retry.attempt} in {screen.retry.seconds_left(now):.0f} s"
 
 
-def failure_words(screen: Screen) -> str:
-    """Why a run did not complete, in a line: `fatal (auth): …`; "" when it did."""
-    end = screen.end
+def failure_words(end: AgentEnd | None) -> str:
+    """Why a run did not complete, in a line: `fatal (auth): …`; "" when it did, and when it has no end."""
     if end is None or end.stop_reason == "completed":
         return ""
     code = f" ({end.error_code})" if end.error_code else ""

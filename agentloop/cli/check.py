@@ -1,8 +1,8 @@
 """`agentloop check`: whether files of records keep the protocol, and the runs in them the grammar of events.
 
 Each finding names the file, the line and the rule. A file that merely ends early (a run that was killed) is no finding, nor
-is a last line that was cut. Files of one session are read as one, since a run goes on in the next file after a compaction;
-where the first of them is missing, the grammar is checked from the next run on.
+is a last line that was cut. An ID means all files of its session. Files of one session are read as one, since a run goes on
+in the next file after a compaction; where the first of them is missing, the grammar is checked from the next run on.
 
 Exit codes: 0 nothing was found · 1 something was · 2 a file could not be read.
 """
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import attrs
 
 from agentloop.cli import UsageError
-from agentloop.cli._files import by_session, open_file
+from agentloop.cli._files import FILE_OR_ID, add_traces_argument, by_session, files_of, open_file
 from agentloop.cli._text import counted, safe, safe_json
 from agentloop.errors import GrammarError, TraceReadError
 from agentloop.events import AgentEnd, AgentStart, CompactionEnd, Event
@@ -29,13 +29,15 @@ from agentloop.omni.records import is_meta
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `agentloop check`."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="traces, or streams as `run --json` prints them")
+    parser.add_argument("files", nargs="+", metavar="FILE|ID", help=FILE_OR_ID)
+    add_traces_argument(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object a file")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Check the files; 0 when nothing was found."""
-    reports = [report for group in by_session(arguments.files) for report in check_session(group)]
+    paths = [path for name in arguments.files for path in files_of(name, arguments.traces)]
+    reports = [report for group in by_session(paths) for report in check_session(group)]
     for report in reports:
         print(safe_json(json.dumps(report.to_json(), ensure_ascii=False)) if arguments.json else report.to_text())
     return 0 if all(report.ok for report in reports) else 1

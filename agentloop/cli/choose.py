@@ -31,6 +31,8 @@ def choose_model(words: str, base_url: str | None, *, pace: float = 0.0) -> Mode
         if base_url is not None:
             raise UsageError("--base-url: expected with the model of a provider, got it with the offline model")
         return OfflineModel(pace)
+    if base_url is not None and not base_url.startswith(("http://", "https://")):
+        raise UsageError(f"--base-url: expected an address that begins with http:// or https://, got {base_url!r}")
     key = None if base_url is None else _key_for(words) or "none"  # a server of one's own may ask for none
     try:
         return resolve(words, base_url, key)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 from collections.abc import Sequence
 
-from agentloop.cli._files import events_of
+from agentloop.cli._files import FILE_OR_ID, add_traces_argument, events_of, files_of
 from agentloop.cli._text import counted, safe
 from agentloop.events import BlockAdded, Event, MessageUpdate
 from agentloop.omni.codec import trace_view
@@ -25,20 +26,26 @@ _COMPARE_AT_MOST = 3_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `agentloop diff`."""
-    parser.add_argument("first", metavar="A", help="a trace or a stream, as for `agentloop replay`")
+    parser.add_argument("first", metavar="A", help=FILE_OR_ID)
     parser.add_argument("second", metavar="B", help="the one that it is held against")
+    add_traces_argument(parser)
     parser.add_argument("--ids", action="store_true", help="compare the ids of calls and nested runs as well")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Compare; prints a unified diff."""
     names = (arguments.first, arguments.second)
-    first, second = _comparable(*[[event for event, _ in events_of([name])] for name in names])
+    files = [files_of(name, arguments.traces) for name in names]
+    first, second = _comparable(*[[event for event, _ in events_of(paths, _told)] for paths in files])
     stable = not arguments.ids
     lines = difference(snapshot(first, stable_ids=stable), snapshot(second, stable_ids=stable), *names)
     for line in lines:
         print(safe(line))
     return 1 if lines else 0
+
+
+def _told(words: str) -> None:
+    print(safe(words), file=sys.stderr)
 
 
 def _comparable(first: list[Event], second: list[Event]) -> tuple[list[Event], list[Event]]:

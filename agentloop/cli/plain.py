@@ -50,7 +50,7 @@ class PlainPrinter:
     def close(self, view: View, now: float) -> None:
         """End the last line and say how the run ended."""
         self._end_line()
-        failure = failure_words(view)
+        failure = failure_words(view.end)
         if failure:
             self._note(f"{failure}\n")
         self._note(f"{summary_words(view, now, self._prices)}\n")

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from agentloop.cli import UsageError
-from agentloop.cli._session import add_traces_argument
+from agentloop.cli._files import add_traces_argument, check_id, is_file
 from agentloop.cli._text import counted, one_line, safe, safe_json
 from agentloop.cli._words import usage_words
 from agentloop.cli.run import add_run_arguments, read_prompt, run_prompt
@@ -57,17 +57,16 @@ def main(arguments: argparse.Namespace) -> int:
     prompt = read_prompt(arguments.prompt) if arguments.prompt else None
     arguments.session, arguments.traces = _place(arguments.session, arguments.traces)
     arguments.model = arguments.model or _recorded_model(resumed)
-    arguments.trace = None
+    arguments.trace, arguments.quiet = None, False
     return run_prompt(arguments, prompt)
 
 
 def find(name: str, traces: str) -> Resumed:
     """The session of a FILE or an ID. Raises `UsageError` when there is none, or it cannot be read."""
     try:
-        if Path(name).is_file():
+        if is_file(name):
             return resume_file(name)
-        if name.endswith(".jsonl") or "/" in name:
-            raise UsageError(f"{name}: expected a trace file, got nothing")
+        check_id(name)
         return resume_session(traces, name)
     except (TraceReadError, ValueError) as error:
         raise UsageError(str(error)) from None
@@ -76,7 +75,7 @@ def find(name: str, traces: str) -> Resumed:
 def _place(name: str, traces: str) -> tuple[str, str]:
     """The session's id and its folder. A FILE must be where a session's newest file is: only that can be gone on with."""
     path = Path(name)
-    if not path.is_file():
+    if not is_file(name):
         return name, traces
     file = TraceFile.of(path.resolve())
     if file is None:

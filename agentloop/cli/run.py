@@ -63,14 +63,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="+", metavar="PROMPT", help="what to ask; - reads it from standard input")
     add_run_arguments(parser)
     add_session_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print records, one JSON object a line")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print records, one JSON object a line")
+    shown.add_argument(
+        "--quiet",
+        action="store_true",
+        help="print the text of the last reply and nothing else, for pipes; errors go to standard error",
+    )
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, model: str | None = "offline") -> None:
     """What every command that runs an agent takes. `model` is the one without `--model`; None: the session's."""
     default = "the session's" if model is None else model
     parser.add_argument("--model", default=model, metavar="MODEL", help=f"{MODELS_HELP} (default: {default})")
-    parser.add_argument("--base-url", metavar="URL", help="where the provider's API is, for servers that speak it")
+    parser.add_argument("--base-url", metavar="URL", help="the address of the API, for a server of your own")
     parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     parser.add_argument(
         "--tools",
@@ -109,24 +115,25 @@ def run_prompt(arguments: argparse.Namespace, prompt: str | None) -> int:
     _set_up_log(arguments.verbose)
     output = Output()
     abort = AbortSignal()
-    model = choose_model(arguments.model, arguments.base_url, pace=_PACE if output.live and not arguments.json else 0.0)
+    on_screen = not (arguments.json or arguments.quiet)
+    model = choose_model(arguments.model, arguments.base_url, pace=_PACE if output.live and on_screen else 0.0)
     tools = choose_tools(arguments.tools, examples=not arguments.no_default_tools)
-    printer = output.printer(as_json=arguments.json, prices=arguments.prices)
+    printer = output.printer(as_json=arguments.json, quiet=arguments.quiet, prices=arguments.prices)
     config = Config(
         model=model,
-        approve=choose_approval(arguments.approve, output, printer, as_json=arguments.json),
+        approve=choose_approval(arguments.approve, output, printer, on_screen=on_screen),
         abort=abort,
         max_turns=arguments.max_turns,
         deadline=arguments.deadline,
         compaction=_compaction(arguments.compact_at),
         tool_source=mcp_source(arguments.mcp, arguments.mcp_config),
     )
-    if arguments.model == "offline" and not arguments.json:
-        output.remark("offline model: fixed rules, no language model (--model chooses another)")
     abort.subscribe(printer.stopping)
     last_resort = LastResort(arguments.own_process)
     context = Context(arguments.system, tools=tools)
     with interrupts(abort, output.in_order), recorded(arguments, config, context, output) as start:
+        if arguments.model == "offline" and on_screen:
+            output.remark("offline model: fixed rules, no language model (--model chooses another)")
         code = run_to_end(start(prompt), printer, last_resort)
     return last_resort.leave(code)
 

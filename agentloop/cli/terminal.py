@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 from agentloop.cli._text import cut, one_line, row, safe, seconds, width_of, wrapped
 from agentloop.cli._words import (
-    ACTIVITIES,
     call_words,
+    doing_words,
     failure_words,
     outcome_words,
     result_lines,
@@ -21,7 +21,7 @@ from agentloop.cli._words import (
     summary_words,
     usage_words,
 )
-from agentloop.view import Bubble, Change, CompactionCard, Notice, Screen, Separator, ToolCard, View
+from agentloop.view import Bubble, Change, CompactionCard, Notice, Separator, ToolCard, View
 
 HIDE_CURSOR = "\x1b[?25l"
 SHOW_CURSOR = "\x1b[?25h"
@@ -82,7 +82,7 @@ class TerminalPrinter:
     def close(self, view: View, now: float) -> None:
         """Clear the area and say how the run ended."""
         self._end_line()
-        failure = failure_words(view)
+        failure = failure_words(view.end)
         if failure:
             self._print(failure, "red" if view.end is not None and view.end.stop_reason != "aborted" else "yellow")
         self._print(summary_words(view, now, self._prices), "dim")
@@ -208,7 +208,7 @@ class TerminalPrinter:
         if card.state == "running":
             lines = [(f"{_spin(now)} {call_words(card)} · {seconds(card.elapsed(now))}", "")]
             lines += [(f"  {line}", "dim") for line in _progress(card)]
-            return lines + [(f"  {one_line(id)}: {_doing(child)}", "dim") for id, child in card.children.items()]
+            return lines + [(f"  {one_line(id)}: {doing_words(child)}", "dim") for id, child in card.children.items()]
         sign = "?" if card.state == "waiting_for_approval" else "·"
         return [(f"{sign} {call_words(card)}", "dim" if card.state == "written" else "")]
 
@@ -216,7 +216,7 @@ class TerminalPrinter:
         if view.retry is not None:
             parts = [retry_words(view, now)]
         else:
-            parts = [_doing(view), seconds(view.elapsed(now))]
+            parts = [doing_words(view), seconds(view.elapsed(now))]
             parts += [usage_words(view.usage, self._prices)] if view.usage.total else []
         return f"{_spin(now)} {' · '.join([self.hint, *parts] if self.hint else parts)}"
 
@@ -252,10 +252,3 @@ def _progress(card: ToolCard) -> list[str]:
     text = (card.output if card.result is None else card.result.text)[-2_000:]
     lines = safe(text).rstrip("\n").split("\n")
     return [lines[-1]] if lines[-1] else []
-
-
-def _doing(screen: Screen) -> str:
-    words = ACTIVITIES[screen.activity]
-    if screen.activity != "running_tools":
-        return words
-    return f"{words} {', '.join(dict.fromkeys(one_line(card.name) for card in screen.running.values()))}"

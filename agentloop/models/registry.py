@@ -9,6 +9,7 @@ Nothing is loaded before it is asked for: importing this loads no adapter and no
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import re
@@ -129,7 +130,9 @@ def resolve(name: str, base_url: str | None = None, api_key: str | None = None, 
         raise ValueError(f"model: expected offline, local or PROVIDER:MODEL, got {name!r}; known providers: {_known()}")
     line = PROVIDERS.get(provider)
     if line is None and base_url is None:
-        raise ValueError(f"model: unknown provider {provider!r} and no base_url; known providers: {_known()}")
+        close = difflib.get_close_matches(provider, PROVIDERS, 1)
+        meant = f" (did you mean {close[0]}?)" if close else ""
+        raise ValueError(f"model: unknown provider {provider!r}{meant} and no base_url; known providers: {_known()}")
     if line is None:
         line = Provider(base_url, None, ChatQuirks())
         api_key = api_key or os.environ.get(_variable(provider))
@@ -164,7 +167,7 @@ def _key(provider: str, line: Provider, base_url: str | None) -> str | None:
     names = [name for name in (line.key, line.other_key) if name]
     key = next((value for name in names if (value := os.environ.get(name))), None)
     if names and not key and base_url is None:
-        raise ValueError(f"model: {provider} needs a key: set {' or '.join(names)} (or give `resolve` an api_key)")
+        raise ValueError(f"model: {provider} needs a key: set {' or '.join(names)} in the environment, or pass api_key")
     return key
 
 

@@ -46,7 +46,9 @@ class SessionLock:
                 self._path.parent.mkdir(0o700, parents=True, exist_ok=True)
                 self._fd = _acquire(self._path, session_id)
             except OSError as error:
-                raise TraceWriteError(f"{self._path}: expected to lock the session, got {error}") from error
+                raise TraceWriteError(
+                    f"{self._path}: expected to lock the session in a folder that can be written, got {error}"
+                ) from error
 
     def release(self) -> None:
         """Give the session free; a second call does nothing. Windows keeps the empty file, which is harmless."""

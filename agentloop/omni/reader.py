@@ -202,9 +202,10 @@ class TraceReader:
         """What was skipped, in one sentence; None when nothing was damaged. A torn last line is no damage."""
         if not self.damaged:
             return None
+        lines = "line" if self.damaged == 1 else "lines"
         named = ", ".join(map(str, self.damaged_lines))
         more = ", …" if self.damaged > len(self.damaged_lines) else ""
-        return f"{self.path}: skipped {self.damaged} damaged lines: {named}{more}"
+        return f"{self.path}: skipped {self.damaged} damaged {lines}: {named}{more}"
 
 
 def _no_record(value: object) -> str | None:

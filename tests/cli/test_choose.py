@@ -76,6 +76,23 @@ def test_no_models(words: str) -> None:
         choose_model(words, None)
 
 
+def test_a_misspelt_provider() -> None:
+    """What may have been meant is said first."""
+    with pytest.raises(
+        UsageError, match=r"^--model: unknown provider 'openia' \(did you mean openai\?\) and no base_url; "
+    ):
+        choose_model("openia:big", None)
+
+
+@pytest.mark.parametrize("address", ["", "localhost:8000", "file:///etc", "ftp://x"])
+def test_no_address(address: str) -> None:
+    """What is no web address is refused at once, and not asked again for a minute."""
+    with pytest.raises(
+        UsageError, match=r"^--base-url: expected an address that begins with http:// or https://, got "
+    ):
+        choose_model("openai:big", address)
+
+
 def test_the_example_tools() -> None:
     """They are offered unless they are refused."""
     assert names(examples=True) == EXAMPLES

@@ -193,6 +193,27 @@ def test_a_replay_of_damage(stream: Path, capsys: Captured) -> None:
     assert "not finished" in err
 
 
+@pytest.mark.parametrize("content", ["", "hello\n", "[]\n{}\n", "\x00\x01"])
+@pytest.mark.parametrize("command", ["replay", "diff"])
+def test_what_holds_no_records(command: str, content: str, stream: Path, capsys: Captured) -> None:
+    """A file without a record is no run that did nothing: one line, exit code 2, and nothing is shown of it."""
+    other = write(stream.parent / "other.txt", [content])
+    assert main([command, *([str(stream)] if command == "diff" else []), other]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"agentloop {command}: {other}: expected a file of records, got ")
+
+
+def test_what_is_skipped_is_told(stream: Path, capsys: Captured) -> None:
+    """Lines that are no record are named once the rest was shown or compared."""
+    lines: list[Any] = records(stream)
+    damaged = write(stream.parent / "damaged.jsonl", [*lines[:9], "?\n", *lines[9:]])
+    assert main(["replay", damaged]) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == f"{damaged}: skipped 1 damaged line: 10"
+    assert main(["diff", str(stream), damaged]) == 0
+    assert capsys.readouterr().err == f"{damaged}: skipped 1 damaged line: 10\n"
+
+
 def test_a_replay_in_time(stream: Path, capsys: Captured) -> None:
     """With a speed the recorded times are waited for; whatever they are, damaged ones included."""
     lines = records(stream)[:6]

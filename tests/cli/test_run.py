@@ -128,6 +128,30 @@ def test_wrong_numbers(words: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert f"argument {words[0]}: expected " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["run", "hi", "--modle", "offline"],
+            "agentloop run: error: unrecognized arguments: --modle (did you mean --model?)",
+        ),
+        (["check", "x", "--jsn=1"], "agentloop check: error: unrecognized arguments: --jsn=1 (did you mean --json?)"),
+        (["run", "hi", "-\x1b[2J"], "agentloop run: error: unrecognized arguments: -\u241b[2J"),
+        (["--verson"], "agentloop: error: unrecognized arguments: --verson (did you mean --version?)"),
+        (
+            ["replay", "x", "--speed", "fast"],
+            "agentloop replay: error: argument --speed: expected a factor above 0, got fast",
+        ),
+    ],
+)
+def test_wrong_options(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The subcommand's own usage, what it does not know, and what may have been meant; nothing a terminal would obey."""
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == said
+
+
 def test_resume_without_a_session(capsys: pytest.CaptureFixture[str]) -> None:
     """Only what is required is asked for: a prompt is not."""
     with pytest.raises(SystemExit):

@@ -136,6 +136,22 @@ async def test_ids_are_made_whatever_the_maker_gives(made: Any) -> None:
     assert outcome(events) == ("completed", None)
 
 
+@pytest.mark.parametrize("broken_off", [False, True])
+async def test_a_maker_of_ids_that_fails(broken_off: bool) -> None:
+    """A `new_id` that raises ends nothing: the calls are named `call`, `call#2`; also where the reply fails later on."""
+
+    def fail() -> str:
+        raise OSError("no entropy")
+
+    first = [call("a", id=""), call("a", id="")]
+    script: list[Any] = [[*first, ModelError("network", "gone")], first, "done"] if broken_off else [first, "done"]
+    events = await play(ScriptedModel(script), new_id=fail, retry=Retry(waits=(0.0,)))
+    assert [end.tool_call_id for end in results(events)][-2:] == (
+        ["call#3", "call#4"] if broken_off else ["call", "call#2"]
+    )
+    assert outcome(events) == ("completed", None)
+
+
 # ---------------------------------------------------------------- waits
 
 

@@ -945,7 +945,7 @@ def test_resuming_twice_gives_the_same(tmp_path: Path) -> None:
     assert first == second
     assert path.read_bytes() == before
     assert first.damage is not None
-    assert "skipped 1 damaged lines" in first.damage
+    assert "skipped 1 damaged line: " in first.damage
 
 
 def test_linear_time() -> None:
