@@ -64,6 +64,8 @@ class Job:
         if not self.done:
             self.done = True
             self._done_callback(self)
+            # They lead back to whoever holds this job: such a circle would stay until the garbage collector comes by.
+            del self.make, self.then, self._done_callback, self._stopped
 
 
 class Waiter(Protocol):
@@ -194,6 +196,7 @@ async def _asyncio_job(job: Job) -> None:
         job.value = await job.make()
     except BaseException as error:
         job.error = error
+        del job  # the error's traceback holds this frame
 
 
 def _asyncio_ended(ended: Callable[[], None], task: asyncio.Task[None]) -> None:
@@ -266,8 +269,10 @@ class TrioHost:
             if rest is None:
                 raise
             job.error = group if cancelled is None else rest
+            del job  # the error's traceback holds this frame
         except BaseException as error:
             job.error = error
+            del job
 
     def cancel(self, job: Job) -> None:
         if not job.cancel_requested and not job.done:

@@ -47,9 +47,10 @@ class Timers:
         return self._clock.now() >= self._times[key]
 
     def stop(self) -> None:
-        """Forget all of them."""
+        """Forget all of them, and the run that they were for (it holds this)."""
         self._times.clear()
         self._arm()
+        self._ring, self._sleep = _nothing, _never  # an alarm may be on its way
 
     def _arm(self) -> None:
         """Set the alarm to the next timer; those whose time has come wait for whoever set them to look."""
@@ -72,3 +73,12 @@ class Timers:
         self._cancel = None
         self._arm()
         self._ring()
+
+
+def _nothing() -> None:
+    """Rings nobody's bell."""
+
+
+def _never(seconds: float, over: Callable[[], None]) -> Callable[[], None]:
+    """A sleep that nobody waits for."""
+    return _nothing

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 import weakref
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -15,6 +16,7 @@ import pytest
 from agentloop import (
     Config,
     Context,
+    MessageUpdate,
     RequestEnd,
     Run,
     ToolContext,
@@ -24,7 +26,7 @@ from agentloop import (
     agent_loop,
     tool,
 )
-from agentloop.model import BlockEnd, ModelRequest
+from agentloop.model import BlockEnd, Finish, ModelRequest, ToolCallChunk
 from agentloop.testing import STALL, ScriptedModel, call, collect, wait_all_blocked
 
 pytestmark = pytest.mark.anyio
@@ -305,3 +307,49 @@ async def test_g24_nothing_begins_after_a_callback_has_closed_the_run(kind: str)
     async for _ in runs[0]:
         pass
     assert asked == [kind]
+
+
+class Kept:
+    """Something of the application's that a tool and a model hold."""
+
+
+@pytest.mark.parametrize("how", ["to its end", "left in a reply", "left in a call"])
+async def test_a_run_that_is_over_is_freed_at_once(how: str) -> None:
+    """No circle of references holds it, its calls and what they hold until the garbage collector comes by."""
+
+    async def play() -> weakref.ref[Kept]:
+        kept, count = Kept(), 0
+
+        @tool
+        async def work(ctx: ToolContext) -> str:
+            """Work, and say so."""
+            ctx.progress(f"{kept}")
+            return "done"
+
+        async def model(request: ModelRequest) -> AsyncIterator[Any]:
+            nonlocal count
+            count += 1
+            if count == 1:
+                yield ToolCallChunk("{}", id="a", name="work")
+                yield ToolCallChunk("{}", id="b", name="work")
+            yield f"text {kept}"
+            yield Finish("tool_use" if count == 1 else "stop")
+
+        config = Config(model=model, before_tool_call=lambda invocation: None)
+        run = agent_loop(["go"], Context(tools=[work]), config)
+        async for event in run:
+            if how == "left in a reply" and isinstance(event, MessageUpdate):
+                break
+            if how == "left in a call" and isinstance(event, ToolExecutionUpdate):
+                break
+        await run.aclose()
+        return weakref.ref(kept)
+
+    gc.collect()
+    gc.disable()
+    try:
+        gone = await play()
+        await wait_all_blocked()
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -81,6 +81,11 @@ def record(
 class Recording(Wrapper[Event]):
     """An async iterator of the events that it has recorded. Made by `record`; one step at a time."""
 
+    __slots__ = (
+        "__weakref__", "_call", "_closed", "_encode", "_filter", "_keep", "_next", "_open", "_policy", "_redact", "_sink",
+        "_stepping", "_write_timeout", "_writer", "lost",
+    )  # fmt: skip
+
     def __init__(
         self,
         events: AsyncIterable[Event],
