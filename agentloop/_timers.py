@@ -50,7 +50,7 @@ class Timers:
         """Forget all of them, and the run that they were for (it holds this)."""
         self._times.clear()
         self._arm()
-        self._ring, self._sleep = _nothing, _never  # an alarm may be on its way
+        self._ring, self._sleep = _nothing, self._host.timer  # an alarm may be on its way
 
     def _arm(self) -> None:
         """Set the alarm to the next timer; those whose time has come wait for whoever set them to look."""
@@ -77,8 +77,3 @@ class Timers:
 
 def _nothing() -> None:
     """Rings nobody's bell."""
-
-
-def _never(seconds: float, over: Callable[[], None]) -> Callable[[], None]:
-    """A sleep that nobody waits for."""
-    return _nothing

@@ -287,8 +287,9 @@ class State:
         if self.compaction is None:
             self.context_turns += 1
             finish = None if reply is None else reply.finish_reason
-            self.pauses = self.pauses + 1 if finish == "pause" and not (reply and reply.tool_calls) else 0
-            self.cut_replies = self.cut_replies + 1 if finish == "length" and reply and reply.tool_calls else 0
+            calls = reply is not None and reply.tool_calls
+            self.pauses = self.pauses + 1 if finish == "pause" and not calls else 0
+            self.cut_replies = self.cut_replies + 1 if finish == "length" and calls else 0
         else:
             if reply is not None:  # a prompt that nothing answered is no part of the conversation
                 self.messages += self.held
