@@ -110,3 +110,22 @@ def test_many_pieces_cost_no_more_than_their_sum() -> None:
         return lines(grow)
 
     assert work(5_000) < 11 * work(500)
+
+
+def test_many_pieces_are_kept_as_few_and_told_as_they_came() -> None:
+    """Each update has what had come by then; from the block's end on its text is the block's own, and no second copy."""
+    pieces = [f"{number};" for number in range(1_300)]
+    partial = Partial(HEADER)
+    partial.update(ThinkingStart(0))
+    partial.update(ThinkingEnd(0, Thinking("")))
+    partial.update(TextStart(1))
+    updates = [partial.grow(TextDelta(1, piece)) for piece in pieces]
+    for count in (1, 511, 512, 513, 1_024, 1_025, 1_300):
+        assert updates[count - 1].message.content[1] == Text("".join(pieces[:count]))
+    whole = "".join(pieces)
+    assert partial.text == whole
+    partial.update(TextEnd(1, Text(whole)))
+    (_, shown) = updates[-1].message.content
+    assert isinstance(shown, Text)
+    assert shown.text is whole
+    assert updates[512].message.content[1] == Text("".join(pieces[:513]))
