@@ -499,8 +499,20 @@ async def test_depth_is_limited() -> None:
 
 async def test_running_children_are_limited() -> None:
     """Of three calls at once two run, the third is told to wait; later calls run again."""
+    refused = anyio.Event()
+
+    async def hold(request: Any) -> None:
+        await refused.wait()
+
     together: list[Any] = [call("helper", TASK) for _ in range(3)]
-    events = await played([child(["a", "b", "c"], max_running=2)], [together, call("helper", TASK), "done"])
+    helper = child([[hold, "a"], [hold, "b"], "c"], max_running=2)
+    config = Config(model=ScriptedModel([together, call("helper", TASK), "done"]))
+    events: list[Event] = []
+    async for event in agent_loop("go", Context(tools=[helper]), config):
+        events.append(event)
+        if isinstance(event, ToolExecutionEnd) and event.is_error:
+            refused.set()
+    check(events)
     ends = of(events, ToolExecutionEnd)
     assert sorted(end.is_error for end in ends) == [False, False, False, True]
     assert "limit" in text(next(end for end in ends if end.is_error))

@@ -364,9 +364,9 @@ async def test_g09_late_reports_are_dropped() -> None:
     await kept[0].output("later still")
     check(events)
     updates = [e for e in events if isinstance(e, ToolExecutionUpdate)]
-    ends = [n for n, e in enumerate(events) if isinstance(e, ToolExecutionEnd)]
+    ends = {e.tool_call_id: n for n, e in enumerate(events) if isinstance(e, ToolExecutionEnd)}
     assert [u.partial_result.text for u in updates if u.partial_result] == ["in time", "in time"]
-    assert all(n < ends[0] for n, e in enumerate(events) if isinstance(e, ToolExecutionUpdate))
+    assert all(n < ends[e.tool_call_id] for n, e in enumerate(events) if isinstance(e, ToolExecutionUpdate))
 
 
 @given(plan=plans(max_turns=None))
