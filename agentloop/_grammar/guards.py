@@ -298,9 +298,8 @@ class Guards:
             self._fail("call-known", f"{place}: expected a complete call of the last reply, got {id!r}")
         self._own(id)
         call = self._calls[id] = Call(id, "", -1, self.called)
-        self._order.append(
-            call
-        )  # what names it first (a question, a start) comes in call order; starts come as answers do
+        # What names it first (a question, a start) comes in call order; starts come as answers do.
+        self._order.append(call)
         return call
 
     def _named(self, event: Any, call: Call) -> None:
