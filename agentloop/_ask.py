@@ -221,7 +221,7 @@ class _Reading:
                             break
         finally:
             close = getattr(stream, "aclose", None)
-            if close is not None:
+            if close is not None and getattr(stream, "ag_frame", stream) is not None:  # a generator's end is its end
                 await close_shielded(close)
 
     async def _room(self) -> None:

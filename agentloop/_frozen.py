@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from agentloop._values import frozen_json, frozen_object, valid_text
+
 if TYPE_CHECKING:
     from attrs import field as field
     from attrs import frozen as frozen
@@ -155,6 +157,10 @@ _METHODS: dict[str, Any] = {
 _COMPARING: dict[str, Any] = {"__eq__": _equal, "__hash__": _hash}
 
 
+_KEPT: dict[Any, str] = {frozen_json: " is None", frozen_object: " is None", valid_text: ".isascii()"}
+"""What the most frequent values that a converter gives back as they are can be told by, without calling it."""
+
+
 def _compiled_init(cls: type, fields: Iterable[Any]) -> Callable[..., None]:
     scope: dict[str, Any] = {"NOTHING": attrs.NOTHING, "type_of": cls}
     by_place: list[str] = []
@@ -180,7 +186,8 @@ def _compiled_init(cls: type, fields: Iterable[Any]) -> Callable[..., None]:
             continue
         if each.converter is not None:
             scope[f"convert_{name}"] = each.converter
-            value = f"convert_{name}({value})"
+            kept = _KEPT.get(each.converter) if value == each.alias else None
+            value = f"{value} if {value}{kept} else convert_{name}({value})" if kept else f"convert_{name}({value})"
         lines.append(f"    set_{name}(self, {value})")
         if each.validator is not None:
             scope[f"validate_{name}"] = each.validator

@@ -71,6 +71,7 @@ class Core:
     """One run. The front calls `park`, `close`, reads `buffer`; the driver everything else. One thread, but for `ring_soon`."""
 
     __slots__ = (
+        "_awaits_rest",
         "_bell",
         "_end_waiters",
         "_rung",
@@ -144,6 +145,8 @@ class Core:
         self.service: Callable[[], None] | None = None
         """Called before each look at a condition: settles calls while something else is awaited."""
         self.taker: Waiter | None = None
+        self._awaits_rest = False
+        """The driver waits for the consumer to come back."""
         self._bell: Waiter | None = None
         self._rung = False
         self._end_waiters: list[Waiter] = []
@@ -192,14 +195,18 @@ class Core:
             taker.set()
 
     def park(self) -> Waiter:
-        """The front has taken everything and waits: whoever waits for that may go on."""
+        """The front has taken everything and waits: whoever waits for that may go on.
+
+        Nobody else is woken: while a reply streams the front comes back for each piece, and the driver need not know.
+        """
         self.taker = waiter = self.host.waiter()
         self.parked = True
         if self.room_waiters:
             waiters, self.room_waiters = self.room_waiters, []
             for room in waiters:
                 room.set()
-        self.ring()
+        if self._awaits_rest or self.service is not None:
+            self.ring()
         return waiter
 
     def unpark(self) -> None:
@@ -242,7 +249,11 @@ class Core:
     async def barrier(self) -> None:
         """Before an effect: wait until the consumer has come back, or a stop makes effects impossible (G12)."""
         if not (self.parked and not self.buffer) or self.closing:
-            await self.until(lambda: self.at_rest or self.look())
+            self._awaits_rest = True
+            try:
+                await self.until(lambda: self.at_rest or self.look())
+            finally:
+                self._awaits_rest = False
 
     # ------------------------------------------------------------ stops
 

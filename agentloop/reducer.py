@@ -6,8 +6,8 @@ else is needed to rebuild it: no clock, no configuration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from agentloop.events import (
     AgentEnd,
@@ -191,7 +191,7 @@ class State:
 
     def apply(self, event: Event) -> None:
         """Fold one event."""
-        fold = _FOLDS.get(type(event))
+        fold = FOLDS.get(type(event))
         if fold is not None:
             fold(self, event)
 
@@ -323,7 +323,7 @@ class State:
             self.context_tokens = self.context_turns = 0
 
 
-_FOLDS: dict[type, Callable[[State, Any], None]] = {
+FOLDS: Final[Mapping[type, Callable[[State, Any], None]]] = {
     AgentStart: State._agent_start,
     AgentEnd: State._agent_end,
     TurnStart: State._turn_start,

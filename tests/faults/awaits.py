@@ -303,10 +303,10 @@ class AwaitPoints(Points):
             else:
                 DO[fault.name](self)
 
-    def goes_on(self, found: tuple[Spot, ...], what: str) -> BaseException | None:
-        """A wait is over. What is to be raised there, if anything."""
+    def goes_on(self, found: tuple[Spot, ...], what: str, cancelled: bool) -> BaseException | None:
+        """A wait is over, or `cancelled`. What is to be raised there, if anything."""
         fault = self._is_here(Point("goes on", "goes on", what, found))
-        if fault is None:
+        if fault is None or (fault is HANG and cancelled):  # it would swallow the one cancellation that comes
             return None
         self.done = True
         self.thrown = None if fault.error is None else fault.error()
@@ -386,7 +386,7 @@ class Watched(Coroutine[Any, Any, Any]):
             return self._hang(step, given)
         waiting, self._waiting = self._waiting, ()
         if waiting:
-            error = self._points.goes_on(waiting, self._role)
+            error = self._points.goes_on(waiting, self._role, cancelled=step == self.inner.throw)
             if isinstance(error, _Hang):
                 self._hanging = anyio.sleep_forever()
                 return self._hanging.send(None)

@@ -471,6 +471,8 @@ def main(argv: list[str] | None = None) -> int:
     total = failed = 0
     whole = Tried()
     logging.getLogger("agentloop").setLevel(logging.CRITICAL)
+    gc.collect()
+    gc.freeze()  # a replay that lets a run go collects: what was imported need not be looked through each time
     for backend in options.backend or ["asyncio", "uvloop", "trio"]:
         kind = "trio" if backend == "trio" else "asyncio"
         more = {} if backend == "trio" else {"use_uvloop": backend == "uvloop"}
