@@ -198,7 +198,7 @@ class _Reading:
         core.timers.set(self, self.stamp + idle)
         return False
 
-    async def _stream(self) -> None:
+    async def _stream(self, job: Job) -> None:
         """The job: everything of the provider's stream happens here."""
         core, feed = self.core, self.assembler.feed
         now, ahead, count = core.clock.now, core.config.run_ahead, 0
@@ -215,6 +215,8 @@ class _Reading:
                 count += 1
                 if count >= ahead:
                     count = 0
+                    if core.closing:  # the front may still look as if it waited for more
+                        break
                     if not (core.parked and not core.buffer):
                         await self._room()
                         if core.look():  # the consumer may have aborted before it came back: nothing more is read
@@ -222,7 +224,7 @@ class _Reading:
         finally:
             close = getattr(stream, "aclose", None)
             if close is not None and getattr(stream, "ag_frame", stream) is not None:  # a generator's end is its end
-                await close_shielded(close)
+                await close_shielded(close, job)
 
     async def _room(self) -> None:
         """Wait until the consumer has taken everything."""

@@ -91,6 +91,11 @@ class _Held:
 
     emit_update = emit
 
+    @property
+    def closing(self) -> bool:
+        """Whether the consumer has left."""
+        return self._core.closing
+
     def release(self) -> None:
         """Tell what was kept, and go on: whoever waits for room looks again."""
         core = self._core

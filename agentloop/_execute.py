@@ -318,7 +318,7 @@ class Batch:
                 close_unstarted(value)
                 done(call, job.value, job.error)
 
-            call.job = self.core.spawn(lambda: value, over)
+            call.job = self.core.spawn(lambda job: value, over)
         else:
             done(call, value, None)
 
@@ -340,13 +340,13 @@ class Batch:
         call.timeout = tool.timeout if tool.timeout is not None else core.config.tool_timeout
         if call.timeout is not None:
             core.timers.set(call, core.clock.now() + call.timeout)
-        call.job = core.spawn(lambda: self._body(call), lambda job: self._over(call), f"tool {tool.name}")
+        call.job = core.spawn(lambda job: self._body(call, job), lambda job: self._over(call), f"tool {tool.name}")
         self._watch_steering()
 
     def _sink(self, call: Call) -> Sink:
         return Sink(self.core, call.call.id, call.call.name, AbortSignal())
 
-    async def _body(self, call: Call) -> Any:
+    async def _body(self, call: Call, job: Job) -> Any:
         tool, sink, prepared = call.tool, call.sink, call.prepared
         assert tool is not None and sink is not None and prepared is not None
         config = self.core.config
@@ -354,7 +354,7 @@ class Batch:
         if tool.kind == "async":
             return await run()
         if tool.kind == "stream":
-            return await sink.stream(run())
+            return await sink.stream(run(), job)
 
         def caught() -> tuple[Any] | Raised:
             try:
@@ -386,7 +386,7 @@ class Batch:
         wait = self.core.config.wait_for_steering
         if wait is None or self.watcher is not None or not any(c.tool and c.tool.interruptible for c in self._known()):
             return
-        self.watcher = self.core.spawn(lambda: _awaited(wait), self._steering)
+        self.watcher = self.core.spawn(lambda job: _awaited(wait), self._steering)
 
     def _known(self) -> list[Call]:
         for call in self.calls:

@@ -30,12 +30,13 @@ class Job:
     """One awaitable of the caller's in a task of its own."""
 
     __slots__ = (
-        "_done_callback", "_handle", "_stopped", "cancel_requested", "done", "error", "make", "tag", "then", "value",
+        "_done_callback", "_handle", "_stopped", "cancel_requested", "closing", "done", "error", "make", "tag", "then",
+        "value",
     )  # fmt: skip
 
     def __init__(
         self,
-        make: Callable[[], Awaitable[Any]],
+        make: Callable[[Job], Awaitable[Any]],
         done: Callable[[Job], None],
         tag: Any = None,
         stopped: Callable[[], bool] | None = None,
@@ -49,6 +50,8 @@ class Job:
         self.tag = tag
         self._handle: Any = None
         self.cancel_requested = False
+        self.closing: anyio.CancelScope | None = None
+        """What shields the clean-up that it awaits (see `close_shielded`)."""
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -64,6 +67,7 @@ class Job:
         if not self.done:
             self.done = True
             self._done_callback(self)
+            self.closing = None
             # They lead back to whoever holds this job: such a circle would stay until the garbage collector comes by.
             del self.make, self.then, self._done_callback, self._stopped
 
@@ -193,7 +197,7 @@ async def _asyncio_job(job: Job) -> None:
         job.error = asyncio.CancelledError()
         return
     try:
-        job.value = await job.make()
+        job.value = await job.make(job)
     except BaseException as error:
         job.error = error
         del job  # the error's traceback holds this frame
@@ -261,7 +265,7 @@ class TrioHost:
 
     async def _body(self, job: Job) -> None:
         try:
-            job.value = await job.make()
+            job.value = await job.make(job)
         except self._trio.Cancelled:
             raise
         except BaseExceptionGroup as group:
@@ -330,7 +334,13 @@ async def in_thread(function: Callable[[], Any], limiter: anyio.CapacityLimiter)
     return await anyio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=limiter)
 
 
-async def close_shielded(close: Callable[[], Awaitable[Any]]) -> None:
-    """Await a clean-up that a cancellation must not cut."""
-    with anyio.CancelScope(shield=True):
+async def close_shielded(close: Callable[[], Awaitable[Any]], job: Job) -> None:
+    """Await a clean-up that a cancellation must not cut, in a job; whoever gives the job up cuts it after all."""
+    with anyio.CancelScope(shield=True) as job.closing:
         await close()
+
+
+def cut_closing(job: Job) -> None:
+    """Cancel a clean-up that takes too long: behind its shield it would outlast even the end of trio."""
+    if job.closing is not None:
+        job.closing.cancel()

@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 
 from agentloop._decide import Outcomes, Stop
-from agentloop._host import Host, Job, Waiter
+from agentloop._host import Host, Job, Waiter, cut_closing
 from agentloop._timers import Timers
 from agentloop._values import close_unstarted, valid_text
 from agentloop.abort import AbortSignal
@@ -311,7 +311,7 @@ class Core:
 
     def spawn(
         self,
-        make: Callable[[], Awaitable[Any]],
+        make: Callable[[Job], Awaitable[Any]],
         done: Callable[[Job], None] | None = None,
         tag: Any = None,
         effect: bool = True,
@@ -348,7 +348,7 @@ class Core:
         value = self.guard(function, *args)
         if not hasattr(type(value), "__await__"):
             return value
-        job = self.spawn(lambda: value, lambda job: close_unstarted(value))
+        job = self.spawn(lambda job: value, lambda job: close_unstarted(value))
         await self.until(lambda: job.done or self.look())
         if not job.done and keep:  # a cancellation might lose what it has taken, whatever shield it stands under
             await self.within_grace((job,))
@@ -393,8 +393,9 @@ class Core:
             self.timers.clear(key)
 
     def give_up(self, job: Job) -> None:
-        """Stop waiting for a job that ignores its cancellation."""
+        """Stop waiting for a job that ignores its cancellation, or whose clean-up does not end."""
         self.jobs.discard(job)
+        cut_closing(job)
         log.warning("%s did not stop within its bound and is left to itself", job.tag or "a callback")
 
     # ------------------------------------------------------------ lifetime
@@ -410,7 +411,7 @@ class Core:
             else:
                 self.fail(job.error, "the clock")
 
-        job = self.spawn(lambda: self.clock.sleep(seconds), slept, "the clock", effect=False)
+        job = self.spawn(lambda job: self.clock.sleep(seconds), slept, "the clock", effect=False)
         return lambda: self.host.cancel(job)
 
     def start(self, drive: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import attrs
 
 from agentloop._frozen import frozen
-from agentloop._host import Host, Waiter, close_shielded
+from agentloop._host import Host, Job, Waiter, close_shielded
 from agentloop._results import cut_note, cut_result, cut_text
 from agentloop._values import REPLACEMENT, stitch, valid_text
 from agentloop.abort import AbortSignal
@@ -35,6 +35,11 @@ class Outlet(Protocol):
     buffer: deque[Event]
     room_waiters: list[Waiter]
     closing_bound: float
+
+    @property
+    def closing(self) -> bool:
+        """Whether the consumer has left: nothing is told any more."""
+        ...
 
     def emit(self, event: Event) -> None:
         """Tell, and fold."""
@@ -98,7 +103,8 @@ class Sink:
     async def child(self, event: SubagentStarted | ChildEvent) -> None:
         """An event of a nested run. Behind a piece of a reply, or of a call's output, it waits for room, behind all else for
         the consumer to come back: then only the nested run is stepped again, so its effects keep the lockstep too (G12)."""
-        if self.closed:
+        if self.deaf:
+            await anyio.lowlevel.checkpoint()  # where a cancellation gets in
             return
         self._core.emit(event)  # the fold adds up its tokens
         if isinstance(event, ChildEvent) and type(event.event) in _PIECES:
@@ -119,7 +125,7 @@ class Sink:
 
     # ------------------------------------------------------------ for the batch
 
-    async def stream(self, pieces: AsyncGenerator[Any, None]) -> Any:
+    async def stream(self, pieces: AsyncGenerator[Any, None], job: Job) -> Any:
         """Stream what an async generator yields; a `ToolResult` among it is the result's other half."""
         final: Any = None
         try:
@@ -130,7 +136,7 @@ class Sink:
                     self._output(piece if isinstance(piece, str) else text_of(as_result(piece).content))
                     await _Room(self)
         finally:
-            await close_shielded(pieces.aclose)
+            await close_shielded(pieces.aclose, job)
         return final
 
     def merge(self, result: ToolResult) -> ToolResult:
@@ -246,6 +252,11 @@ class Sink:
             pass
 
     @property
+    def deaf(self) -> bool:
+        """Whether reports are dropped, since the call or the run is over."""
+        return self.closed or self._core.closing
+
+    @property
     def full(self) -> bool:
         """Whether output has to wait for the consumer."""
         core = self._core
@@ -280,7 +291,7 @@ class _Room:
     def __await__(self) -> Generator[Any, None, None]:
         if self._sink.full:
             yield from self._sink.wait_for_room().__await__()
-        elif self._sink.cut:  # what is dropped fills nothing, and the others are to have their turn
+        elif self._sink.cut or self._sink.deaf:  # what is dropped fills nothing; a cancellation and the others get in
             yield from anyio.lowlevel.checkpoint().__await__()
 
 

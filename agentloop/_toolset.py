@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from agentloop._host import Waiter, close_shielded
+from agentloop._host import Job, Waiter, close_shielded
 from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop.config import ToolSource
 from agentloop.context import Context
@@ -166,7 +166,7 @@ class _Source:
         if self.waiter is not None:
             self.waiter.set()
 
-    async def _serve(self) -> None:
+    async def _serve(self, job: Job) -> None:
         await self._next()
         if self.core.look():  # nothing begins after a stop, nor has it to be closed; whoever asked hears of it
             return
@@ -176,7 +176,7 @@ class _Source:
                 if not self.core.look():
                     await self._perform(self.source.changed)
         finally:
-            await close_shielded(self.source.close)
+            await close_shielded(self.source.close, job)
 
     async def _perform(self, function: Callable[[], Awaitable[Any]]) -> None:
         self.busy = True

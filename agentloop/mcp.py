@@ -62,7 +62,9 @@ class _Served:
         self.tools: tuple[Tool, ...] = ()
         """What `offered` was made into."""
         self.done = anyio.Event()
-        self.job = Job(connection.own, lambda job: self.done.set(), f"the MCP server {connection.server.name}")
+        self.job = Job(
+            lambda job: connection.own(), lambda job: self.done.set(), f"the MCP server {connection.server.name}"
+        )
 
 
 class McpServers:

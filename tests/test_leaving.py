@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -10,12 +11,20 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
 from agentloop import (
+    AbortSignal,
+    AgentStart,
+    ChildEvent,
     Config,
     Context,
+    Event,
+    McpConnectEnd,
+    MessageEnd,
+    MessageStart,
     MessageUpdate,
     RequestEnd,
     Run,
@@ -23,11 +32,13 @@ from agentloop import (
     ToolExecutionUpdate,
     ToolInvocation,
     ToolResult,
+    TurnStart,
     agent_loop,
     tool,
+    user,
 )
 from agentloop.model import BlockEnd, Finish, ModelRequest, ToolCallChunk
-from agentloop.testing import STALL, ScriptedModel, call, collect, wait_all_blocked
+from agentloop.testing import STALL, ScriptedModel, VirtualClock, call, collect, wait_all_blocked
 
 pytestmark = pytest.mark.anyio
 
@@ -353,3 +364,151 @@ async def test_a_run_that_is_over_is_freed_at_once(how: str) -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+class _Stuck:
+    """A clean-up that never comes back, and what it hears."""
+
+    def __init__(self) -> None:
+        self.begun, self.over = anyio.Event(), anyio.Event()
+
+    async def wait(self) -> None:
+        self.begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.over.set()
+
+
+class _StuckStream:
+    """A model's stream whose `aclose` never comes back."""
+
+    def __init__(self, stuck: _Stuck) -> None:
+        self.aclose = stuck.wait
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        await anyio.lowlevel.checkpoint()
+        return "a"
+
+
+class _StuckSource:
+    """A tool source that never says it is closed."""
+
+    servers = ("s",)
+
+    def __init__(self, stuck: _Stuck) -> None:
+        self.close = stuck.wait
+
+    async def connect(self) -> Any:
+        return McpConnectEnd("completed", ()), ()
+
+    async def changed(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("where", ["model", "tool", "source"])
+async def test_g24_a_clean_up_that_never_ends_is_cut_when_the_run_gives_it_up(where: str) -> None:
+    """A shield keeps cancellations from it, and on trio one that stayed would outlast the event loop itself."""
+    stuck = _Stuck()
+    leave_at: dict[str, type] = {"model": MessageUpdate, "tool": ToolExecutionUpdate, "source": RequestEnd}
+    source: Any = _StuckSource(stuck) if where == "source" else None
+
+    @tool
+    async def work() -> AsyncIterator[str]:
+        """Say more than anybody takes, and never come back from the clean-up."""
+        try:
+            while True:
+                yield "some"
+        finally:
+            await stuck.wait()
+
+    model: Any = ScriptedModel([[call("work")], "done"])
+    config = Config(
+        model=(lambda request: _StuckStream(stuck)) if where == "model" else model,
+        tool_source=source,
+        clock=VirtualClock(),
+        abort_grace=0.05,
+    )
+    run = agent_loop(["go"], Context(tools=[work]), config)
+    with anyio.fail_after(20):
+        async for event in run:
+            if isinstance(event, leave_at[where]):
+                break
+        await run.aclose()
+        assert stuck.begun.is_set()
+        await stuck.over.wait()
+
+
+@pytest.mark.parametrize("way", ["yields", "awaits", "child"])
+async def test_g24_a_tool_that_reports_without_end_is_stopped_when_the_consumer_leaves(way: str) -> None:
+    """Nothing throttles it any more then; each report still lets the cancellation in."""
+    over = anyio.Event()
+
+    @tool
+    async def yields() -> AsyncIterator[str]:
+        """Say more than anybody takes."""
+        try:
+            while True:
+                yield "some"
+        finally:
+            over.set()
+
+    @tool
+    async def awaits(ctx: ToolContext) -> str:
+        """Say more than anybody takes."""
+        try:
+            while True:
+                await ctx.output("some")
+        finally:
+            over.set()
+
+    async def inputs() -> AsyncIterator[Event]:
+        yield AgentStart()
+        yield TurnStart(0)
+        while True:
+            yield MessageStart(user("more"))
+            yield MessageEnd(user("more"))
+
+    @tool
+    async def child(ctx: ToolContext) -> str:
+        """Tell of a nested run without end."""
+        try:
+            await ctx.nested(inputs(), "nested")
+        finally:
+            over.set()
+        return ""
+
+    config = Config(model=ScriptedModel([[call(way)], "done"]), abort_grace=0.05)
+    run = agent_loop(["go"], Context(tools=[yields, awaits, child]), config)
+    with anyio.fail_after(20):
+        async for event in run:
+            if isinstance(event, ToolExecutionUpdate | ChildEvent):
+                break
+        await run.aclose()
+        await over.wait()
+
+
+async def test_g24_a_model_that_never_waits_is_stopped_when_another_task_closes_the_run() -> None:
+    """Although the consumer waits for more just then, and an abort signal of the caller's says nothing."""
+    held: list[Any] = []
+    over = anyio.Event()
+
+    async def model(request: ModelRequest) -> AsyncIterator[str]:
+        try:
+            for number in itertools.count():
+                if number == 20:
+                    held[1].start_soon(held[0].aclose)
+                yield "a"
+        finally:
+            over.set()
+
+    run = agent_loop(["go"], Context(), Config(model=model, abort=AbortSignal(), abort_grace=0.05))
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            held += [run, group]
+            async for _ in run:
+                pass
+        await over.wait()
