@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
 import math
 import weakref
@@ -332,6 +333,37 @@ async def test_a_clock_that_cannot_sleep_ends_the_run() -> None:
     """Like a callback that failed: with its words, not in silence."""
     events = await played(ScriptedModel([["a", STALL]]), clock=SleeplessClock(), deadline=5)
     assert failed(events) == ("fatal", "callback_failed", "the clock: no sleep")
+
+
+async def test_a_clock_that_cannot_tell_the_time_ends_no_event_loop() -> None:
+    """It may be asked in a background task, before its first line: whatever it raises meets the step, and nobody else."""
+
+    class Stopped(VirtualClock):
+        def __init__(self, good: int) -> None:
+            super().__init__()
+            self.good = good
+
+        def now(self) -> float:
+            self.good -= 1
+            if self.good < 0:
+                raise ZeroDivisionError
+            return super().now()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await anyio.lowlevel.checkpoint()
+        return "ok"
+
+    for good in itertools.count():
+        clock = Stopped(good)
+        try:
+            await played(ScriptedModel([[call("work")], "done"]), [work], clock=clock, deadline=5)
+        except ZeroDivisionError:
+            continue
+        assert clock.good >= 0  # it was never asked in vain
+        break
+    assert good > 20
 
 
 # ---------------------------------------------------------------- steps and their end
