@@ -61,10 +61,11 @@ async def ask_eagerly(core: Core, attempt: int) -> Ahead:
     core.service = ahead.service
     try:
         await ask(core, attempt, ahead.emit)
+    except BaseException:  # the consumer has left, or the run breaks off: no batch comes to tell them
+        ahead.tell_of_the_end()
+        raise
     finally:
         core.service = None
-        if core.closing:
-            ahead.tell_of_the_end()
     request = core.state.request
     assert request is not None
     if request.status != "completed":

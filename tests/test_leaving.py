@@ -27,7 +27,7 @@ from agentloop import (
     tool,
 )
 from agentloop.model import BlockEnd, Finish, ModelRequest, ToolCallChunk
-from agentloop.testing import STALL, ScriptedModel, call, collect, wait_all_blocked
+from agentloop.testing import STALL, ScriptedModel, VirtualClock, call, collect, wait_all_blocked
 
 pytestmark = pytest.mark.anyio
 
@@ -248,6 +248,43 @@ async def test_g24_a_thread_hears_of_an_order_to_leave_that_a_callback_gives() -
         with pytest.raises(SystemExit):
             async for _ in agent_loop(["go"], Context(tools=[poll, quick]), config):
                 pass
+        assert await anyio.to_thread.run_sync(ended.wait, 5)
+    finally:
+        ended.set()
+
+
+@pytest.mark.parametrize("eager", [False, True])
+async def test_g24_a_thread_hears_of_a_run_that_breaks_off(eager: bool) -> None:
+    """Its clock fails, which ends the run with that error: nobody has left or stopped it, and the call is told all the same."""
+    began, ended, broken = threading.Event(), threading.Event(), [False]
+
+    class Clock(VirtualClock):
+        def now(self) -> float:
+            if broken[0]:
+                raise ZeroDivisionError
+            return super().now()
+
+    @tool(replay="safe")
+    def poll(ctx: ToolContext) -> str:
+        """Break the clock, then poll until told to stop."""
+        broken[0] = True
+        began.set()
+        ctx.progress("on it")  # the driver looks at the time
+        while not ctx.abort.aborted and not ended.wait(0.001):
+            pass
+        ended.set()
+        return "stopped"
+
+    async def until_begun(request: ModelRequest) -> None:
+        if eager:
+            assert await anyio.to_thread.run_sync(began.wait, 20)
+
+    model = ScriptedModel([[call("poll"), BlockEnd(), until_begun, "text"]])
+    clock = Clock(autojump_threshold=None)
+    config = Config(model=model, eager_tools=eager, clock=clock, deadline=60, abort_grace=0.05)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            await collect(agent_loop(["go"], Context(tools=[poll]), config))
         assert await anyio.to_thread.run_sync(ended.wait, 5)
     finally:
         ended.set()
