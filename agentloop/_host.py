@@ -278,9 +278,9 @@ class TrioHost:
             del job
 
     def cancel(self, job: Job) -> None:
-        if not job.cancel_requested and not job.done:
+        if not job.done:
             job.cancel_requested = True
-            job._handle.cancel()
+            job._handle.cancel()  # a scope is cancelled once, however often it is told
 
     def start(self, main: Coroutine[Any, Any, None], ended: Callable[[], None]) -> None:
         async def driver() -> None:

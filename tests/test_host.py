@@ -527,6 +527,27 @@ async def test_a_cancelled_group_of_tasks_in_a_job(fails: bool) -> None:
         assert was_cancelled(error)
 
 
+async def test_a_job_that_wraps_its_cancellation_in_a_group(anyio_backend_name: str) -> None:
+    """As trio's nurseries do, or did: a group of nothing but cancellations is one."""
+    if anyio_backend_name == "asyncio":
+        pytest.skip("asyncio's groups raise a plain cancellation")
+    forever = anyio.Event()
+
+    async def work() -> None:
+        try:
+            await forever.wait()
+        except anyio.get_cancelled_exc_class() as error:
+            raise BaseExceptionGroup("all", [error]) from None
+
+    host, job = make_host(), Noted(work)
+    host.spawn(job)
+    await wait_all_blocked()
+    host.cancel(job)
+    await wait_all_blocked()
+    assert len(job.told) == 1
+    assert was_cancelled(job.error)
+
+
 async def test_what_counts_as_cancelled() -> None:
     """asyncio's own error, ours that stands for trio's, and no other."""
     assert was_cancelled(asyncio.CancelledError())
@@ -554,10 +575,12 @@ async def test_a_waiter_wakes_the_task_that_waits() -> None:
         assert log == []
         waiter.set()
         waiter.set()
+        await wait_all_blocked()
+        group.cancel_scope.cancel()
     assert log == ["woken"]
     early = host.waiter()
     early.set()
-    with anyio.fail_after(10):
+    with anyio.fail_after(5):
         await early.wait()
 
 
@@ -772,7 +795,7 @@ async def test_a_thread_is_left_to_itself_when_its_task_is_cancelled() -> None:
             await in_thread(block, limiter)
 
     async def stop(scope: anyio.CancelScope) -> None:
-        await anyio.to_thread.run_sync(began.wait, 20)
+        assert await anyio.to_thread.run_sync(began.wait, 5)
         scope.cancel()
 
     try:
