@@ -346,6 +346,28 @@ async def test_g24_nothing_begins_after_a_callback_has_closed_the_run(kind: str)
     assert asked == [kind]
 
 
+@pytest.mark.parametrize("eager", [False, True])
+async def test_g24_no_tool_begins_after_another_has_closed_the_run(eager: bool) -> None:
+    """Both were let go in one turn: the second looks before its first line, as it does for a stop."""
+    runs: list[Run] = []
+    began: list[str] = []
+
+    @tool(replay="safe")
+    async def work() -> str:
+        """Work."""
+        began.append("work")
+        runs[0]._core.close()  # what `aclose` does first
+        return "ok"
+
+    model = ScriptedModel([[call("work"), call("work"), BlockEnd(), *([STALL] if eager else [])]])
+    config = Config(model=model, eager_tools=eager, run_ahead=64)
+    runs.append(agent_loop(["go"], Context(tools=[work]), config))
+    with anyio.fail_after(10):
+        async for _ in runs[0]:
+            pass
+    assert began == ["work"]
+
+
 class Kept:
     """Something of the application's that a tool and a model hold."""
 
