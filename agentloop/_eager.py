@@ -68,7 +68,7 @@ async def ask_eagerly(core: Core, attempt: int) -> Ahead:
         core.service = None
     request = core.state.request
     assert request is not None
-    if request.status != "completed":
+    if request.status != "completed":  # a retry may ask for the same calls: it finds none of them at work
         await ahead.discard()
     return ahead
 
@@ -174,8 +174,8 @@ class Ahead(Batch):
             self._pump()
 
     def _pump(self) -> None:
-        core, cap = self.core, self.core.config.max_parallel_tools
-        while self.waiting and not core.closing and (cap is None or len(self.active) < cap):
+        cap = self.core.config.max_parallel_tools
+        while self.waiting and (cap is None or len(self.active) < cap):
             call = self.waiting.popleft()
             assert call.tool is not None
             try:
@@ -265,8 +265,11 @@ class EagerBatch(Batch):
 
     async def run(self) -> None:
         """Run all calls; what began for one that is refused after all (a stop came) has ended as well."""
-        await super().run()
-        await self.ahead.discard()
+        try:
+            await super().run()
+        finally:
+            self.ahead.heir = None  # the two would hold each other
+        await self.ahead.discard()  # where the batch is left instead, the run's end stops every job
 
     def threads(self) -> anyio.CapacityLimiter:
         """Those of what began early count as well."""

@@ -372,14 +372,15 @@ class Kept:
     """Something of the application's that a tool and a model hold."""
 
 
+@pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("how", ["to its end", "left in a reply", "left in a call"])
-async def test_a_run_that_is_over_is_freed_at_once(how: str) -> None:
+async def test_a_run_that_is_over_is_freed_at_once(how: str, eager: bool) -> None:
     """No circle of references holds it, its calls and what they hold until the garbage collector comes by."""
 
     async def play() -> weakref.ref[Kept]:
         kept, count = Kept(), 0
 
-        @tool
+        @tool(replay="safe")
         async def work(ctx: ToolContext) -> str:
             """Work, and say so."""
             ctx.progress(f"{kept}")
@@ -394,7 +395,7 @@ async def test_a_run_that_is_over_is_freed_at_once(how: str) -> None:
             yield f"text {kept}"
             yield Finish("tool_use" if count == 1 else "stop")
 
-        config = Config(model=model, before_tool_call=lambda invocation: None)
+        config = Config(model=model, eager_tools=eager, before_tool_call=None if eager else lambda invocation: None)
         run = agent_loop(["go"], Context(tools=[work]), config)
         async for event in run:
             if how == "left in a reply" and isinstance(event, MessageUpdate):
