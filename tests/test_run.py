@@ -757,3 +757,33 @@ async def test_g18_events_that_were_not_taken_are_dropped_by_an_order_to_leave()
                 gate.set()
                 await wait_all_blocked()
     assert len(seen) == 1
+
+
+async def test_events_that_were_not_taken_are_dropped_when_the_run_breaks_off() -> None:
+    """Its clock fails while the consumer is busy: the next step raises that, whatever was to be told before."""
+    gate, broken = anyio.Event(), [False]
+
+    class Clock(VirtualClock):
+        def now(self) -> float:
+            if broken[0]:
+                raise ZeroDivisionError
+            return super().now()
+
+    @tool
+    async def work(ctx: ToolContext) -> str:
+        """Report, and break the clock."""
+        ctx.progress("one")
+        await gate.wait()
+        ctx.progress("two")
+        broken[0] = True
+        return "ok"
+
+    seen = []
+    config = Config(model=ScriptedModel([[call("work")]]), clock=Clock(autojump_threshold=None), deadline=60)
+    with pytest.raises(ZeroDivisionError):
+        async for event in agent_loop(["go"], Context(tools=[work]), config):
+            if isinstance(event, ToolExecutionUpdate):
+                seen.append(event)
+                gate.set()
+                await wait_all_blocked()
+    assert len(seen) == 1
