@@ -61,13 +61,14 @@ async def ask_eagerly(core: Core, attempt: int) -> Ahead:
     core.service = ahead.service
     try:
         await ask(core, attempt, ahead.emit)
+    except BaseException:  # the consumer has left, or the run breaks off: no batch comes to tell them
+        ahead.tell_of_the_end()
+        raise
     finally:
         core.service = None
-        if core.closing:
-            ahead.tell_of_the_end()
     request = core.state.request
     assert request is not None
-    if request.status != "completed":
+    if request.status != "completed":  # a retry may ask for the same calls: it finds none of them at work
         await ahead.discard()
     return ahead
 
@@ -178,8 +179,8 @@ class Ahead(Batch):
             self._pump()
 
     def _pump(self) -> None:
-        core, cap = self.core, self.core.config.max_parallel_tools
-        while self.waiting and not core.closing and (cap is None or len(self.active) < cap):
+        cap = self.core.config.max_parallel_tools
+        while self.waiting and (cap is None or len(self.active) < cap):
             call = self.waiting.popleft()
             assert call.tool is not None
             try:
@@ -269,8 +270,11 @@ class EagerBatch(Batch):
 
     async def run(self) -> None:
         """Run all calls; what began for one that is refused after all (a stop came) has ended as well."""
-        await super().run()
-        await self.ahead.discard()
+        try:
+            await super().run()
+        finally:
+            self.ahead.heir = None  # the two would hold each other
+        await self.ahead.discard()  # where the batch is left instead, the run's end stops every job
 
     def threads(self) -> anyio.CapacityLimiter:
         """Those of what began early count as well."""

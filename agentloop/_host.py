@@ -147,12 +147,15 @@ class AsyncioHost:
         return _AsyncioWaiter(self.loop)
 
     def spawn(self, job: Job) -> None:
+        job.error = asyncio.CancelledError()  # stands where the task is cancelled before its first line
         # An eager task runs up to its first real wait right here, which saves a round of the event loop.
         task = asyncio.Task(_asyncio_job(job), loop=self.loop, context=self._context.copy(), **self._eager)
         if task.done():
             job.finish()
             return
         job._handle = task
+        if job.cancel_requested:  # while it ran up to here, without a handle
+            task.cancel()
         _tasks.add(task)
         task.add_done_callback(functools.partial(_asyncio_done, job))
 
@@ -193,10 +196,10 @@ class AsyncioHost:
 
 
 async def _asyncio_job(job: Job) -> None:
-    if not job.may_begin():
-        job.error = asyncio.CancelledError()
-        return
     try:
+        if not job.may_begin():
+            return
+        job.error = None
         job.value = await job.make(job)
     except BaseException as error:
         job.error = error
@@ -210,8 +213,6 @@ def _asyncio_ended(ended: Callable[[], None], task: asyncio.Task[None]) -> None:
 
 def _asyncio_done(job: Job, task: asyncio.Task[None]) -> None:
     _tasks.discard(task)
-    if task.cancelled() and job.error is None:  # cancelled before its first step: the body never ran
-        job.error = asyncio.CancelledError()
     job.finish()
 
 
@@ -255,16 +256,18 @@ class TrioHost:
         returned = False
         try:
             with scope:
-                if job.may_begin():  # else the body would run to its first checkpoint
-                    await self._body(job)
-                    returned = True
+                await self._body(job)
+                returned = True
         finally:
             if not returned:
                 job.error = CancelledJob()
             job.finish()
+            del job  # from Python 3.12 on the frames in an error's traceback hold this one
 
     async def _body(self, job: Job) -> None:
         try:
+            if not job.may_begin():  # else the body would run to its first checkpoint
+                raise CancelledJob
             job.value = await job.make(job)
         except self._trio.Cancelled:
             raise
@@ -279,9 +282,9 @@ class TrioHost:
             del job
 
     def cancel(self, job: Job) -> None:
-        if not job.cancel_requested and not job.done:
+        if not job.done:
             job.cancel_requested = True
-            job._handle.cancel()
+            job._handle.cancel()  # a scope is cancelled once, however often it is told
 
     def start(self, main: Coroutine[Any, Any, None], ended: Callable[[], None]) -> None:
         async def driver() -> None:

@@ -318,13 +318,16 @@ class Core:
     ) -> Job:
         """Start a job; `done` is called in its event loop right when it is over, before the driver looks again.
 
-        An `effect` does not begin after a stop, also one that came between this call and the job's first step.
+        An `effect` does not begin after a stop, or when the consumer has left, also between this call and the job's first step.
         """
 
-        job = Job(make, self._finished, tag, self.look if effect else None, done)
+        job = Job(make, self._finished, tag, self._too_late if effect else None, done)
         self.jobs.add(job)
         self.host.spawn(job)
         return job
+
+    def _too_late(self) -> bool:
+        return self.closing or self.look()
 
     def _finished(self, job: Job) -> None:
         self.jobs.discard(job)

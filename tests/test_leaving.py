@@ -264,6 +264,43 @@ async def test_g24_a_thread_hears_of_an_order_to_leave_that_a_callback_gives() -
         ended.set()
 
 
+@pytest.mark.parametrize("eager", [False, True])
+async def test_g24_a_thread_hears_of_a_run_that_breaks_off(eager: bool) -> None:
+    """Its clock fails, which ends the run with that error: nobody has left or stopped it, and the call is told all the same."""
+    began, ended, broken = threading.Event(), threading.Event(), [False]
+
+    class Clock(VirtualClock):
+        def now(self) -> float:
+            if broken[0]:
+                raise ZeroDivisionError
+            return super().now()
+
+    @tool(replay="safe")
+    def poll(ctx: ToolContext) -> str:
+        """Break the clock, then poll until told to stop."""
+        broken[0] = True
+        began.set()
+        ctx.progress("on it")  # the driver looks at the time
+        while not ctx.abort.aborted and not ended.wait(0.001):
+            pass
+        ended.set()
+        return "stopped"
+
+    async def until_begun(request: ModelRequest) -> None:
+        if eager:
+            assert await anyio.to_thread.run_sync(began.wait, 20)
+
+    model = ScriptedModel([[call("poll"), BlockEnd(), until_begun, "text"]])
+    clock = Clock(autojump_threshold=None)
+    config = Config(model=model, eager_tools=eager, clock=clock, deadline=60, abort_grace=0.05)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            await collect(agent_loop(["go"], Context(tools=[poll]), config))
+        assert await anyio.to_thread.run_sync(ended.wait, 5)
+    finally:
+        ended.set()
+
+
 @pytest.mark.parametrize("kind", ["after_tool_call", "approve", "before_tool_call"])
 async def test_g24_a_callback_that_waits_is_left_without_a_word(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is cancelled, which is no failure of it: the log says nothing of the call."""
@@ -320,18 +357,41 @@ async def test_g24_nothing_begins_after_a_callback_has_closed_the_run(kind: str)
     assert asked == [kind]
 
 
+@pytest.mark.parametrize("eager", [False, True])
+async def test_g24_no_tool_begins_after_another_has_closed_the_run(eager: bool) -> None:
+    """Both were let go in one turn: the second looks before its first line, as it does for a stop."""
+    runs: list[Run] = []
+    began: list[str] = []
+
+    @tool(replay="safe")
+    async def work() -> str:
+        """Work."""
+        began.append("work")
+        runs[0]._core.close()  # what `aclose` does first
+        return "ok"
+
+    model = ScriptedModel([[call("work"), call("work"), BlockEnd(), *([STALL] if eager else [])]])
+    config = Config(model=model, eager_tools=eager, run_ahead=64)
+    runs.append(agent_loop(["go"], Context(tools=[work]), config))
+    with anyio.fail_after(10):
+        async for _ in runs[0]:
+            pass
+    assert began == ["work"]
+
+
 class Kept:
     """Something of the application's that a tool and a model hold."""
 
 
+@pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("how", ["to its end", "left in a reply", "left in a call"])
-async def test_a_run_that_is_over_is_freed_at_once(how: str) -> None:
+async def test_a_run_that_is_over_is_freed_at_once(how: str, eager: bool) -> None:
     """No circle of references holds it, its calls and what they hold until the garbage collector comes by."""
 
     async def play() -> weakref.ref[Kept]:
         kept, count = Kept(), 0
 
-        @tool
+        @tool(replay="safe")
         async def work(ctx: ToolContext) -> str:
             """Work, and say so."""
             ctx.progress(f"{kept}")
@@ -346,7 +406,7 @@ async def test_a_run_that_is_over_is_freed_at_once(how: str) -> None:
             yield f"text {kept}"
             yield Finish("tool_use" if count == 1 else "stop")
 
-        config = Config(model=model, before_tool_call=lambda invocation: None)
+        config = Config(model=model, eager_tools=eager, before_tool_call=None if eager else lambda invocation: None)
         run = agent_loop(["go"], Context(tools=[work]), config)
         async for event in run:
             if how == "left in a reply" and isinstance(event, MessageUpdate):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
 import math
 import weakref
@@ -332,6 +333,37 @@ async def test_a_clock_that_cannot_sleep_ends_the_run() -> None:
     """Like a callback that failed: with its words, not in silence."""
     events = await played(ScriptedModel([["a", STALL]]), clock=SleeplessClock(), deadline=5)
     assert failed(events) == ("fatal", "callback_failed", "the clock: no sleep")
+
+
+async def test_a_clock_that_cannot_tell_the_time_ends_no_event_loop() -> None:
+    """It may be asked in a background task, before its first line: whatever it raises meets the step, and nobody else."""
+
+    class Stopped(VirtualClock):
+        def __init__(self, good: int) -> None:
+            super().__init__()
+            self.good = good
+
+        def now(self) -> float:
+            self.good -= 1
+            if self.good < 0:
+                raise ZeroDivisionError
+            return super().now()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await anyio.lowlevel.checkpoint()
+        return "ok"
+
+    for good in itertools.count():
+        clock = Stopped(good)
+        try:
+            await played(ScriptedModel([[call("work")], "done"]), [work], clock=clock, deadline=5)
+        except ZeroDivisionError:
+            continue
+        assert clock.good >= 0  # it was never asked in vain
+        break
+    assert good > 20
 
 
 # ---------------------------------------------------------------- steps and their end
@@ -720,6 +752,36 @@ async def test_g18_events_that_were_not_taken_are_dropped_by_an_order_to_leave()
     seen = []
     with pytest.raises(KeyboardInterrupt, match="now"):
         async for event in agent_loop(["go"], Context(tools=[work]), Config(model=ScriptedModel([[call("work")]]))):
+            if isinstance(event, ToolExecutionUpdate):
+                seen.append(event)
+                gate.set()
+                await wait_all_blocked()
+    assert len(seen) == 1
+
+
+async def test_events_that_were_not_taken_are_dropped_when_the_run_breaks_off() -> None:
+    """Its clock fails while the consumer is busy: the next step raises that, whatever was to be told before."""
+    gate, broken = anyio.Event(), [False]
+
+    class Clock(VirtualClock):
+        def now(self) -> float:
+            if broken[0]:
+                raise ZeroDivisionError
+            return super().now()
+
+    @tool
+    async def work(ctx: ToolContext) -> str:
+        """Report, and break the clock."""
+        ctx.progress("one")
+        await gate.wait()
+        ctx.progress("two")
+        broken[0] = True
+        return "ok"
+
+    seen = []
+    config = Config(model=ScriptedModel([[call("work")]]), clock=Clock(autojump_threshold=None), deadline=60)
+    with pytest.raises(ZeroDivisionError):
+        async for event in agent_loop(["go"], Context(tools=[work]), config):
             if isinstance(event, ToolExecutionUpdate):
                 seen.append(event)
                 gate.set()

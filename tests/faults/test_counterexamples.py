@@ -137,8 +137,9 @@ async def test_ids_are_made_whatever_the_maker_gives(made: Any) -> None:
 
 
 @pytest.mark.parametrize("broken_off", [False, True])
-async def test_a_maker_of_ids_that_fails(broken_off: bool) -> None:
-    """A `new_id` that raises ends nothing: the calls are named `call`, `call#2`; also where the reply fails later on."""
+async def test_a_maker_of_ids_that_fails(broken_off: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A `new_id` that raises ends nothing: the calls are named `call`, `call#2`; also where the reply fails later on. The log
+    says so for each of them."""
 
     def fail() -> str:
         raise OSError("no entropy")
@@ -150,6 +151,10 @@ async def test_a_maker_of_ids_that_fails(broken_off: bool) -> None:
         ["call#3", "call#4"] if broken_off else ["call", "call#2"]
     )
     assert outcome(events) == ("completed", None)
+    failures = [record for record in caplog.records if record.exc_info and record.exc_info[0] is OSError]
+    assert [record.getMessage() for record in failures] == [
+        "new_id failed; a call without an id is named by the kernel"
+    ] * (4 if broken_off else 2)
 
 
 # ---------------------------------------------------------------- waits
