@@ -1025,6 +1025,41 @@ def test_a_field_of_another_type_makes_a_stranger(kind: str) -> None:
                 assert [problem for made in encode(known) for problem in r.check_record(made)] == []
 
 
+ODD_BLOCKS = [
+    5,
+    [5],
+    [{"type": "image_url", "image_url": 5}],
+    [{"type": "inline_data", "data": "AA==", "mime_type": []}],
+]
+ODD_EXTRAS: list[tuple[str, str, list[Any]]] = [
+    ("hook", "tool_call_id", [5, [{}], {}]),
+    ("subagent", "tool_call_id", [5, [{}], {}]),
+    ("approval_decision", "arguments", [5, [{}], {}]),
+    ("request_begin", "attempt", ["2", 1.5, [1], True]),
+    ("request_end", "usage", [5, {}, dict.fromkeys(("cache_read", "cache_write", "output", "total"), "1")]),
+    ("compaction_end", "summary", [5, {"content": [], "sender": 5}, *[{"content": blocks} for blocks in ODD_BLOCKS]]),
+    ("tool_call_output", "content", ODD_BLOCKS),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "values"), ODD_EXTRAS)
+def test_what_is_of_another_type_under_x_makes_a_stranger(kind: str, name: str, values: list[Any]) -> None:
+    """The protocol knows nothing of what stands there: no event has a field of another type by it, which would break those
+    who look at the event."""
+    envelope = "event_msg" if kind in r.EVENTS else "model_msg"
+    for value in values:
+        record = {**r.abort(), "type": envelope, "payload": {**PAYLOADS[kind], "x": {name: value}}}
+        assert decode([record]) == [Foreign(record)]
+
+
+@pytest.mark.parametrize("value", [5, [{}], {}])
+def test_a_label_of_another_type_makes_a_stranger(value: Any) -> None:
+    """It stands deeper."""
+    record = r.tool_list_ready([ToolSpec("a", "A.")])
+    record["payload"]["tools"][0]["x"] = {"label": value}
+    assert decode([record]) == [Foreign(record)]
+
+
 @given(st.data(), streams(depth=1))
 @settings(suppress_health_check=list(HealthCheck))
 def test_damage_never_raises(data: st.DataObject, events: list[Event]) -> None:
