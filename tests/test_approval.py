@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import re
 import textwrap
 from pathlib import Path
@@ -520,6 +522,29 @@ def test_errors_of_a_policy_say_where(text: str, words: str) -> None:
     with pytest.raises(PolicyError) as caught:
         Policy.from_toml(text)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_a_copied_policy_says_the_same(again: Any) -> None:
+    """Also one that went to another process: equal, and no door stands open that was closed."""
+    rules = [
+        Rule("forbid", "shell", [Condition("command", regex=".*sudo.*")]),
+        Rule("allow", "read_*", [Condition("path", within="src")], [Condition("path", glob="*.key")]),
+        Rule("deny", "send", [Condition("to", equals=None)]),
+    ]
+    policy = Policy(rules, "ask") & Policy([Rule("deny", "shell", [Condition("**", glob="*rm*")])], "allow")
+    copied = again(policy)
+    assert copied == policy and hash(copied) == hash(policy)
+    for name, arguments in (
+        ("shell", {"command": "sudo ls"}),
+        ("shell", {"command": "rm x"}),
+        ("read_file", {"path": "src/a"}),
+        ("read_file", {"path": "src/a.key"}),
+        ("send", {"to": None}),
+        ("send", {}),
+    ):
+        assert copied.decide(name, arguments) == policy.decide(name, arguments)
+    assert word(copied, "shell", command="sudo ls") == "forbid"
 
 
 def test_the_example_at_the_head_of_the_module() -> None:
