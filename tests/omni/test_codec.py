@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import datetime
+import decimal
+import enum
 import subprocess
 import sys
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -1143,6 +1147,38 @@ def test_data_that_does_not_fit_its_class_stays_opaque(data: Any) -> None:
     assert encode(decode(records, registry), clock)[1] == r.custom_message("notice", data, clock=clock)
 
 
+class Color(enum.Enum):
+    RED = "red"
+
+
+@attrs.frozen
+class Stamped(CustomMessage):
+    """A message with fields that have no JSON of their own."""
+
+    role: ClassVar[str] = "stamped"
+    at: datetime.datetime
+    day: datetime.date
+    hour: datetime.time | None
+    id: uuid.UUID
+    costs: Mapping[str, decimal.Decimal]
+    color: Color
+    colors: list[Color]
+
+
+def test_dates_enums_and_their_like_come_back() -> None:
+    """As the values that they were, zone and digits included."""
+    registry = MessageRegistry()
+    registry.register(Stamped)
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    at = datetime.datetime(2026, 1, 31, 9, 30, 0, 5, zone)
+    stamped = Stamped(
+        at, at.date(), at.timetz(), uuid.UUID(int=7), {"all": decimal.Decimal("1.50")}, Color.RED, [Color.RED]
+    )
+    (back,) = messages_of(decode([loads(line) for line in written(said(stamped))], registry))
+    assert back == stamped
+    assert isinstance(back, Stamped) and str(back.costs["all"]) == "1.50"
+
+
 def test_messages_that_nobody_registered_survive() -> None:
     """They come back opaque, and are written again as they were."""
     records = encode(said(NOTICE), clock)
@@ -1198,8 +1234,14 @@ def test_a_plain_class_is_written_by_its_attributes() -> None:
         role = "bare"
 
     assert encode(said(Plain()))[1]["payload"]["data"] == {"a": 1}
+
+    class Nameless(CustomMessage):
+        pass
+
     with pytest.raises(TypeError, match="bare: expected an attrs class"):
         encode(said(Bare()))
+    with pytest.raises(TypeError, match=r"Nameless\.role: expected a name, got None"):
+        encode(said(Nameless()))
 
 
 # ---------------------------------------------------------------- cost
