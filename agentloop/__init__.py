@@ -6,6 +6,8 @@ that run the loop for you (`agent`). This module re-exports what the kernel's mo
 its own; the chunks that a model yields live in `agentloop.model`.
 """
 
+from typing import TYPE_CHECKING
+
 from agentloop import abort, agent, config, context, errors, events, loop, messages, reply, tools
 from agentloop.abort import *
 from agentloop.agent import *
@@ -20,14 +22,15 @@ from agentloop.tools import *
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
-__all__ += abort.__all__
-__all__ += agent.__all__
-__all__ += config.__all__
-__all__ += context.__all__
-__all__ += errors.__all__
-__all__ += events.__all__
-__all__ += loop.__all__
-__all__ += messages.__all__
-__all__ += reply.__all__
-__all__ += tools.__all__
+if not TYPE_CHECKING:  # type checkers know no sum of lists: to them every name of the imports above is one to take
+    __all__ = ["__version__"]
+    __all__ += abort.__all__
+    __all__ += agent.__all__
+    __all__ += config.__all__
+    __all__ += context.__all__
+    __all__ += errors.__all__
+    __all__ += events.__all__
+    __all__ += loop.__all__
+    __all__ += messages.__all__
+    __all__ += reply.__all__
+    __all__ += tools.__all__

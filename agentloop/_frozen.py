@@ -106,7 +106,9 @@ class _Attributes:
     def __get__(self, instance: object, owner: type) -> Any:
         made = attrs.make_class(self._name, {each.name: each.for_attrs() for each in self._fields})
         found = attrs.fields(made)
-        holder: Any = next(each for each in owner.__mro__ if each.__dict__.get("__attrs_attrs__") is self)
+        holder: Any = next((each for each in owner.__mro__ if each.__dict__.get("__attrs_attrs__") is self), None)
+        if holder is None:  # another thread asked as well, and was first
+            return owner.__attrs_attrs__  # type: ignore[attr-defined]
         holder.__attrs_attrs__ = found
         return found
 

@@ -6,7 +6,7 @@ A policy gives each call one of four verdicts. The strictest rule that matches w
 
     policy = Policy([
         Rule("allow", tools="read_*", where=[Condition("path", within="src")]),
-        Rule("forbid", tools="shell", where=[Condition("command", regex=".*\\\\bsudo.*")]),
+        Rule("forbid", tools="shell", where=[Condition("command", regex="sudo.*")]),
     ], default="ask")
     config = Config(model=model, approve=Approvals(policy))
 

@@ -85,7 +85,11 @@ def _log_custom(message: CustomMessage) -> None:
 
 
 def _role(message: CustomMessage) -> str:
-    return str(getattr(message, "role", type(message).__name__))
+    """Its role; the name of its class where it has none, or where its own code fails."""
+    try:
+        return str(getattr(message, "role", type(message).__name__))
+    except Exception:
+        return type(message).__name__
 
 
 Mapped: TypeAlias = "str | Message | Iterable[str | Message] | None"

@@ -21,7 +21,7 @@ The tree:
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 __all__ = [
     "ABORTED_CALL_CODES",
@@ -79,7 +79,18 @@ ABORTED_CALL_CODES: Final = frozenset({"blocked", "denied", "forbidden", "aborte
 
 
 class AgentLoopError(Exception):
-    """Base of every exception that this package defines."""
+    """Base of every exception that this package defines. All of them can be copied and pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Not by calling the class with its text, as an exception says by itself: those with a code take more than that."""
+        return _made_again, (type(self), self.args, dict(self.__dict__))
+
+
+def _made_again(kind: type[AgentLoopError], args: tuple[Any, ...], attributes: dict[str, Any]) -> AgentLoopError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class RunError(AgentLoopError):

@@ -210,9 +210,9 @@ class _Subagent:
         signal = AbortSignal()  # fires in the moment of the outermost abort: no level begins anything after it
         sources = [source for source in (ctx.run_abort, ctx.abort) if source is not None]
         unsubscribe = [source.subscribe(partial(_follow, signal, source)) for source in sources]
-        heard = _Heard(self._events(prompt, ctx.approve, signal, session_id, tools, writer))
         failed: str | None = None
         try:
+            heard = _Heard(self._events(prompt, ctx.approve, signal, session_id, tools, writer))
             bound = _closing_bound(self.config, tools, levels)
             await ctx.nested(heard, session_id, meta=meta["payload"], closing_bound=bound)
         except TraceWriteError as error:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import ApprovalRequest, PolicyError, ToolInvocation, tool
+from agentloop import ApprovalRequest, Config, PolicyError, ToolInvocation, approval, tool
 from agentloop._approval.automaton import MAX_STATES, Budget, TooCostly
 from agentloop._approval.patterns import MAX_PATTERN, glob, regex
 from agentloop._approval.rules import STEPS, WORDS
 from agentloop.approval import Condition, Policies, Policy, Rule, Verdict
+from agentloop.testing import ScriptedModel
 
 MANY = 10_000_000
 
@@ -518,6 +522,40 @@ def test_errors_of_a_policy_say_where(text: str, words: str) -> None:
     with pytest.raises(PolicyError) as caught:
         Policy.from_toml(text)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_a_copied_policy_says_the_same(again: Any) -> None:
+    """Also one that went to another process: equal, and no door stands open that was closed."""
+    rules = [
+        Rule("forbid", "shell", [Condition("command", regex=".*sudo.*")]),
+        Rule("allow", "read_*", [Condition("path", within="src")], [Condition("path", glob="*.key")]),
+        Rule("deny", "send", [Condition("to", equals=None)]),
+    ]
+    policy = Policy(rules, "ask") & Policy([Rule("deny", "shell", [Condition("**", glob="*rm*")])], "allow")
+    copied = again(policy)
+    assert copied == policy and hash(copied) == hash(policy)
+    for name, arguments in (
+        ("shell", {"command": "sudo ls"}),
+        ("shell", {"command": "rm x"}),
+        ("read_file", {"path": "src/a"}),
+        ("read_file", {"path": "src/a.key"}),
+        ("send", {"to": None}),
+        ("send", {}),
+    ):
+        assert copied.decide(name, arguments) == policy.decide(name, arguments)
+    assert word(copied, "shell", command="sudo ls") == "forbid"
+
+
+def test_the_example_at_the_head_of_the_module() -> None:
+    """It can be typed in as it stands, and means what it seems to."""
+    lines = [line for line in str(approval.__doc__).splitlines() if line.startswith("    ")]
+    scope: dict[str, Any] = {**vars(approval), "Config": Config, "model": ScriptedModel([])}
+    exec(textwrap.dedent("\n".join(lines)), scope)
+    policy = scope["policy"]
+    assert scope["config"].approve is not None
+    assert [word(policy, "read_file", path=path) for path in ("src/a.py", "etc/a.py")] == ["allow", "ask"]
+    assert [word(policy, "shell", command=line) for line in ("sudo rm x", "ls")] == ["forbid", "ask"]
 
 
 def test_a_policy_in_a_file(tmp_path: Path) -> None:

@@ -11,7 +11,17 @@ from typing import Any
 import anyio
 import pytest
 
-from agentloop import AnswerError, ApprovalDecision, ApprovalRequest, ToolExecutionStart, TraceLocked, tool
+from agentloop import (
+    AnswerError,
+    ApprovalDecision,
+    ApprovalRequest,
+    Config,
+    Context,
+    ToolExecutionStart,
+    TraceLocked,
+    agent_loop,
+    tool,
+)
 from agentloop.approval import Approvals, Policy, Rule, until_waiting
 from agentloop.cli import main
 from agentloop.omni.answers import approved_calls, open_questions, store_answer
@@ -224,3 +234,10 @@ async def test_the_digest_is_that_of_the_live_question(tmp_path: Path) -> None:
     store_answer(desk.traces, ID, "c", "allow", shown[0])
     await desk.go_on(Approvals())
     assert desk.ran == ["ä\n"]
+
+
+async def test_an_order_that_there_is_not() -> None:
+    """It is refused, and does not pass for `one_at_a_time`."""
+    run = agent_loop("go", Context(), Config(model=ScriptedModel(["fine"])))
+    with pytest.raises(ValueError, match="order: expected one_at_a_time or all_at_once, got 'all'"):
+        until_waiting(run, order="all")  # type: ignore[arg-type]

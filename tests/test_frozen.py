@@ -183,6 +183,18 @@ def test_validators_see_the_value_and_name_its_field() -> None:
         Options(size=0)
 
 
+def test_two_threads_ask_for_the_fields_at_once() -> None:
+    """Each gets them: who comes second finds what the first has put in the place of the description."""
+
+    @frozen
+    class Asked:
+        x: int
+
+    before = Asked.__dict__["__attrs_attrs__"]  # both threads have found this
+    assert [each.name for each in attrs.fields(Asked)] == ["x"]
+    assert before.__get__(None, Asked) is attrs.fields(Asked)
+
+
 def test_a_class_without_fields_takes_nothing() -> None:
     """An argument too many is refused."""
     with pytest.raises(TypeError):

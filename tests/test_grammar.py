@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import tracemalloc
 from collections.abc import Iterable, Sequence
@@ -60,6 +61,7 @@ from agentloop.grammar import (
     RULES,
     VALUE_RULES,
     Checker,
+    ValueChecker,
     check,
     picture,
 )
@@ -576,6 +578,19 @@ def test_generated_streams_are_legal(events: list[Event]) -> None:
     for place in range(0, len(events), 7):
         complete = any(isinstance(event, AgentEnd) for event in events[:place])
         assert broken_rule(events[:place]) == (None if complete else "run-end")
+
+
+@given(streams(), st.data())
+def test_a_copied_checker_goes_on_by_itself(events: list[Event], data: st.DataObject) -> None:
+    """A deep copy at any point: what is fed to one is nothing to the other, and both know what may come."""
+    at = data.draw(st.integers(0, len(events)))
+    for made in (Checker(), ValueChecker()):
+        for event in events[:at]:
+            made.feed(event)
+        for checker in (copy.deepcopy(made), made):
+            for event in events[at:]:
+                checker.feed(event)
+            checker.finish()
 
 
 @given(streams())

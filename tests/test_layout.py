@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -85,6 +86,17 @@ def test_the_root_is_cheap() -> None:
     code = f"import sys, agentloop; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_type_checker_sees_the_whole_surface(tmp_path: Path) -> None:
+    """`from agentloop import *` as well: a checker reads no list that is put together at run time."""
+    user = tmp_path / "user.py"
+    user.write_text("from agentloop import *\n\nblock: ContentBlock = Text('a')\nrun = agent_loop\nnot_there\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}", user.name]
+    where = os.environ | {"MYPYPATH": str(ROOT.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=where)
+    problems = [line for line in done.stdout.splitlines() if line.startswith(user.name)]
+    assert problems == ['user.py:5: error: Name "not_there" is not defined  [name-defined]'], done.stdout
 
 
 def test_the_surface_is_one_list() -> None:

@@ -15,10 +15,12 @@ from agentloop import (
     AbortSignal,
     AgentEnd,
     AgentMessage,
+    BlockAdded,
     Event,
     MessageStart,
     MessageUpdate,
     ModelError,
+    ToolCall,
     ToolCallEnd,
     ToolExecutionStart,
     ToolResultMessage,
@@ -26,7 +28,7 @@ from agentloop import (
     tool,
 )
 from agentloop.cli.check import check_session
-from agentloop.model import Finish, TextChunk, ToolCallChunk
+from agentloop.model import BlockChunk, Finish, TextChunk, ToolCallChunk
 from agentloop.omni.carry import INTERRUPTED
 from agentloop.omni.trace import trace_files
 from agentloop.session import Session, SessionRun
@@ -122,11 +124,12 @@ async def test_left_at_every_event(way: str, compacting: bool, tmp_path: Path, a
     assert events > 40
 
 
+@pytest.mark.parametrize("came", [ToolCallChunk("{}", "call_0", "work"), BlockChunk(ToolCall("call_0", "work", "{}"))])
 @pytest.mark.parametrize("reopened", [False, True])
 @pytest.mark.parametrize("way", ["close", "fail"])
-async def test_an_id_of_a_call_that_was_only_retold(way: str, reopened: bool, tmp_path: Path) -> None:
+async def test_an_id_of_a_call_that_was_only_retold(came: Any, way: str, reopened: bool, tmp_path: Path) -> None:
     """A provider that numbers its calls anew uses the id of a reply that was not committed once more: the new call gets
-    another one, so that the trace tells two calls apart."""
+    another one, so that the trace tells two calls apart; also where the first had come whole, and not in pieces."""
 
     @tool(name="work")
     async def work() -> str:
@@ -134,7 +137,7 @@ async def test_an_id_of_a_call_that_was_only_retold(way: str, reopened: bool, tm
         return "worked"
 
     replies: list[list[Any]] = [
-        [ToolCallChunk("{}", "call_0", "work"), TextChunk("and"), ModelError("auth", "no")],
+        [came, TextChunk("and"), ModelError("auth", "no")],
         [ToolCallChunk("{}", "call_0", "work"), Finish("tool_use")],
         [TextChunk("done"), Finish("stop")],
     ]
@@ -149,7 +152,11 @@ async def test_an_id_of_a_call_that_was_only_retold(way: str, reopened: bool, tm
     async with session:
         run = session.run("go", approve=lambda request: "allow")
         async for event in run:
-            if way == "close" and isinstance(event, MessageUpdate) and isinstance(event.delta, ToolCallEnd):
+            if (
+                way == "close"
+                and isinstance(event, MessageUpdate)
+                and isinstance(event.delta, ToolCallEnd | BlockAdded)
+            ):
                 await run.aclose()
         if not reopened:
             events = [event async for event in session.run("again", approve=lambda request: "allow")]

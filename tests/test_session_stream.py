@@ -13,7 +13,7 @@ import anyio
 import pytest
 from session_world import World, options
 
-from agentloop import AbortSignal, AgentEnd, McpConnectEnd, ModelError, Usage, tool, user
+from agentloop import AbortSignal, AgentEnd, CustomMessage, McpConnectEnd, ModelError, Usage, tool, user
 from agentloop.compaction import Summarize, TurnsReach
 from agentloop.model import TextChunk, ToolCallChunk, UsageChunk
 from agentloop.omni.records import Record, event_kind, is_complete_model_message, is_meta, is_partial
@@ -369,3 +369,19 @@ async def test_stopped_before_it_began(tmp_path: Path) -> None:
     assert [message.text for message in model.requests[2].messages] == [
         "[context_summary]\nshort\n[/context_summary]", "On.",
     ]  # fmt: skip
+
+
+async def test_an_event_that_is_no_record_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A message that JSON cannot say, where the trace need not be complete: the stream goes on as the run does."""
+
+    class Odd(CustomMessage):
+        role = "odd"
+
+        def __init__(self) -> None:
+            self.value = {1, 2}
+
+    async with Session.create(tmp_path, ScriptedModel(["Fine."]), policy="warn") as session:
+        shown = await collect(session.records([Odd(), "Go."]))
+        assert not session.is_running
+    assert ("text", "completed") in conversation(shown) and kind(shown[-1]) == "agent_end"
+    assert "left out of the stream: odd.value" in caplog.text

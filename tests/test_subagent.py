@@ -562,3 +562,17 @@ async def test_reading_puts_the_children_back(tmp_path: Path) -> None:
     await test_each_has_a_trace_of_its_own(tmp_path)
     origins = {tuple(each.get("origin", ())) for each in session_records(tmp_path, "parent")}
     assert origins == {(), ("outer-1",), ("outer-1", "inner-1")}
+
+
+async def test_a_child_that_cannot_be_made_holds_nothing(tmp_path: Path) -> None:
+    """What its tools should be is none: the call is an error, and then the child's session is free, and the run's signal
+    tells nobody of it any more."""
+    offered: list[Any] = ["no tool"]
+    abort = AbortSignal()
+    helper = child(["found"], traces=tmp_path, make_session_id=lambda: "helper-1", tools=lambda: tuple(offered))
+    events = await played([helper], [call("helper", TASK), "done"], abort=abort)
+    assert [end.error_code for end in events if isinstance(end, ToolExecutionEnd)] == ["tool_error"]
+    assert abort._callbacks == {}
+    offered.clear()
+    events = await played([helper], [call("helper", TASK), "done"], abort=abort)
+    assert [end.result.text for end in events if isinstance(end, ToolExecutionEnd)] == ["found"]

@@ -32,6 +32,10 @@ class _Unset:
     def __repr__(self) -> str:
         return "UNSET"
 
+    def __reduce__(self) -> str:
+        """The same one in a copy, or in another process: a second one would be a value to compare with."""
+        return "UNSET"
+
 
 UNSET: Final = _Unset()
 

@@ -62,8 +62,11 @@ def until_waiting(
     asked about them; its `policy` is, so a request that comes is one for a person.
 
     `order` is the run's `approval_order`. A run that begins with calls of its context (`agent_loop_continue`) is told them by
-    `open_calls`, calls or their ids: only then is it known when the last of them was shown.
+    `open_calls`, calls or their ids: only then is it known when the last of them was shown. Raises `ValueError` for another
+    `order`.
     """
+    if order not in ("one_at_a_time", "all_at_once"):
+        raise ValueError(f"order: expected one_at_a_time or all_at_once, got {order!r}")
     return UntilWaiting(events, order, [call if isinstance(call, str) else call.id for call in open_calls])
 
 

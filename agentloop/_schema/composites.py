@@ -12,7 +12,7 @@ from typing import Any
 from agentloop._frozen import field, frozen
 from agentloop._results import error_text
 from agentloop._schema.problems import Path, Problems, counted, missing
-from agentloop._schema.scalars import Anything
+from agentloop._schema.scalars import Anything, Choice
 from agentloop._schema.shape import JsonSchema, Reading, Refused, Shape
 
 _MAX_REASON = 300
@@ -257,18 +257,33 @@ class Union(Shape):
             return self._choose(fitting[0], fitting[0].check(value, path, reading), reading)
         others = [member for member in self.members if kind not in member.exact]
         best: Problems | None = None
+        likeness = 0
         for coerce in (False, True) if reading.coerce else (False,):
             for member in [*fitting, *others]:
                 result, problems = reading.attempt(member, value, path, coerce)
                 if not problems.count:
                     return self._choose(member, result, reading)
-                if coerce is reading.coerce and kind in member.exact and (best is None or problems.count < best.count):
-                    best = problems
+                if coerce is reading.coerce and kind in member.exact:
+                    like = _likeness(_words(member), value) if kind is dict else 0
+                    if best is None or like > likeness or (like == likeness and problems.count < best.count):
+                        best, likeness = problems, like
+        if kind is dict and not likeness and self._no_such_word(fitting, value, path, reading):
+            return value
         if best is not None and (kind is dict or kind is list):
             reading.problems.include(best)
         else:
             reading.problems.mismatch(path, self.expected, value)
         return value
+
+    def _no_such_word(self, members: Sequence[Shape], value: Any, path: Path, reading: Reading) -> bool:
+        """Say which words there are, where a field that tells all members apart holds none of them."""
+        words = [_words(member) for member in members]
+        for name in words[0] if len(words) > 1 else ():
+            if name in value and all(name in each for each in words):
+                expected = dict.fromkeys(each[name].expected for each in words)
+                reading.problems.mismatch((path, name), " or ".join(expected), value[name])
+                return True
+        return False
 
     def _choose(self, member: Shape, result: Any, reading: Reading) -> Any:
         if isinstance(result, dict | list):
@@ -280,15 +295,28 @@ class Union(Shape):
             return reading.chosen[id(self), id(value)].build(value, reading)
         for exact in (True, False):
             for member in self.members:
-                if exact is (type(value) in member.exact) and self._takes(member, value):
+                if exact is (type(value) in member.exact) and _fits(member, value):
                     return member.build(value, reading)
         raise AssertionError(f"no member of the union takes {value!r}, though the check found one")
 
-    @staticmethod
-    def _takes(member: Shape, value: Any) -> bool:
-        reading = Reading(coerce=False)
-        member.check(value, None, reading)
-        return not reading.problems.count
+
+def _words(member: Shape) -> dict[str, Choice]:
+    """The fields of a class that hold a word from a list: what tells the members of a tagged union apart."""
+    while isinstance(member, _Delegate):
+        member = member.target
+    fields = member.fields if isinstance(member, Object) else {}
+    return {name: field.shape for name, field in fields.items() if isinstance(field.shape, Choice)}
+
+
+def _likeness(words: Mapping[str, Choice], value: Any) -> int:
+    """How many of these words stand in an object: the problems to tell are those of the type that is meant."""
+    return sum([name in value and _fits(shape, value[name]) for name, shape in words.items()])
+
+
+def _fits(shape: Shape, value: Any) -> bool:
+    reading = Reading(coerce=False)
+    shape.check(value, None, reading)
+    return not reading.problems.count
 
 
 class _Delegate(Shape):

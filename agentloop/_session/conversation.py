@@ -15,6 +15,7 @@ import attrs
 from agentloop._agent.queues import MessageQueues
 from agentloop.events import (
     AgentEnd,
+    BlockAdded,
     CompactionBegin,
     CompactionEnd,
     Event,
@@ -31,6 +32,7 @@ from agentloop.events import (
 from agentloop.messages import (
     AgentMessage,
     AssistantMessage,
+    ToolCall,
     ToolResultMessage,
     Usage,
     UserMessage,
@@ -85,8 +87,9 @@ class Conversation:
             return
         if isinstance(event, MessageUpdate):
             self._update = event
-            if type(event.delta) is ToolCallEnd:
-                self.call_ids.add(event.delta.block.id)
+            block = event.delta.block if isinstance(event.delta, ToolCallEnd | BlockAdded) else None
+            if isinstance(block, ToolCall):
+                self.call_ids.add(block.id)
             return
         state.apply(event)
         if kind in _LOOKED_AT:

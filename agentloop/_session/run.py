@@ -7,6 +7,7 @@ cancel scope, task group or lock is held across a step.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol, TypeVar
@@ -21,6 +22,8 @@ from agentloop.omni.recorder import Recording
 from agentloop.omni.records import Clock, Record
 
 T = TypeVar("T", covariant=True)
+
+log = logging.getLogger(__name__)
 
 
 class Slot(Protocol):
@@ -170,7 +173,14 @@ class SessionRecords(_Steps[Record]):
         """The next record. Raises what `SessionRun` raises."""
         while not self._waiting:
             event = await self.run.__anext__()
-            self._waiting.extend(filter(self._keep, self._encode(event)))
+            try:
+                records = self._encode(event)
+            except (
+                Exception
+            ) as error:  # an application's own message, which the trace has not got either (policy `warn`)
+                log.warning("an event that can be no record is left out of the stream: %s", error)
+            else:
+                self._waiting.extend(filter(self._keep, records))
         return self._waiting.popleft()
 
     async def aclose(self) -> None:

@@ -1,14 +1,19 @@
-"""The command `agentloop`: its subcommands, each in a file of its own that is loaded only when it is used."""
+"""The command `agentloop`: its subcommands, each in a file of its own that is loaded only when it is used.
+
+Exit codes of all of them, beside their own: 74 the output could not be written · 130 Ctrl-C · 141 nobody reads the output any
+more. A standard stream that was closed beforehand takes everything and keeps nothing.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, TextIO, cast
 
 COMMANDS: Final[Mapping[str, str]] = {
     "run": "run an agent on a prompt and show what it does",
@@ -20,7 +25,11 @@ COMMANDS: Final[Mapping[str, str]] = {
 """Subcommands, with a line each. A subcommand is the module `agentloop.cli.NAME`."""
 
 USAGE_ERROR = 2
-BROKEN_PIPE = 141  # 128 and the number of the signal, as shells count it
+OUTPUT_LOST = 74
+INTERRUPTED = 130  # 128 and the number of the signal, as shells count it
+BROKEN_PIPE = 141
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What an output says that takes nothing more. Files of records are written and read elsewhere, with errors of their own."""
 
 
 class UsageError(Exception):
@@ -42,10 +51,32 @@ class Command(Protocol):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process's own) and return its exit code; 2 for a wrong one."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _replace_closed_streams()
+    try:
+        try:
+            return _main(given, own_process=arguments is None)
+        finally:
+            sys.stdout.flush()  # while it can still be told what becomes of it
+    except BrokenPipeError:
+        _forget(sys.stdout)
+        return BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _NOT_WRITTEN:
+            raise
+        _forget(sys.stdout)
+        with contextlib.suppress(OSError):
+            print(f"agentloop: the output cannot be written: {error.strerror}", file=sys.stderr)
+        _forget(sys.stderr)  # it may be the one
+        return OUTPUT_LOST
+    except KeyboardInterrupt:  # a run that goes on has its own way to be interrupted
+        return INTERRUPTED
+
+
+def _main(given: list[str], *, own_process: bool) -> int:
     chosen = given[0] if given and given[0] in COMMANDS else None
     parser, subparser = _parser(chosen)
     parsed = _parsed(parser, subparser, given)
-    parsed.own_process = arguments is None  # then a tool that hangs need not hold up its end
+    parsed.own_process = own_process  # then a tool that hangs need not hold up its end
     if parsed.command is None:
         parser.print_help()
         return USAGE_ERROR
@@ -54,9 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(_harmless(f"agentloop {parsed.command}: {error}"), file=sys.stderr)
         return USAGE_ERROR
-    except BrokenPipeError:
-        _forget_stdout()
-        return BROKEN_PIPE
 
 
 def _parsed(
@@ -109,7 +137,14 @@ def _harmless(text: str) -> str:
     return safe(text)
 
 
-def _forget_stdout() -> None:
-    """Nobody reads any more: let what is still buffered go nowhere, so that the interpreter's end says nothing."""
+def _replace_closed_streams() -> None:
+    """Python has None for a stream that was closed before it began; what is said there goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (as long as the process)
+
+
+def _forget(stream: TextIO) -> None:
+    """Nobody reads it any more: let what is still buffered go nowhere, so that the interpreter's end says nothing."""
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -86,7 +86,7 @@ def _imported(word: str, place: str) -> ModuleType:
         sys.path.insert(0, str(Path.cwd()))  # a command that is installed does not look here by itself
     try:
         return _imported_file(place) if place.endswith(".py") else importlib.import_module(place)
-    except Exception as error:  # whatever a module does when it is loaded
+    except (Exception, SystemExit) as error:  # whatever a module does when it is loaded; a script may want to leave
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise UsageError(f"--tools {word}: cannot load {place} ({' '.join(what.split())})") from error
 

@@ -1,7 +1,7 @@
 """`agentloop run`: one prompt, live in the terminal, plain in a pipe, or as records.
 
-Exit codes: 0 the run completed · 1 it failed for good · 2 the command line was wrong · 74 its trace could not be written ·
-75 it failed in a way that may pass (try again) · 130 it was aborted · 141 nobody reads the output any more.
+Exit codes: 0 the run completed · 1 it failed for good · 2 the command line was wrong · 74 its trace or the output could not be
+written · 75 it failed in a way that may pass (try again) · 130 it was aborted · 141 nobody reads the output any more.
 """
 
 from __future__ import annotations

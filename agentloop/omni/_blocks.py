@@ -94,9 +94,28 @@ READERS: Final[dict[str, Callable[[Payload], ContentBlock]]] = {
 
 
 def block_from(payload: Payload) -> ContentBlock:
-    """The block of an object. One of a kind that we do not know is kept whole, as an empty text's fidelity."""
+    """The block of an object. One of a kind that we do not know is kept whole, as an empty text's fidelity.
+
+    Raises `TypeError` (or `KeyError`, `AttributeError`) where a field is missing, or of another type.
+    """
     read = READERS.get(payload["type"])
-    return Text("", {"block": payload}) if read is None else read(payload)
+    if read is None:
+        return Text("", {"block": payload})
+    block = read(payload)
+    if any(type(getattr(block, name)) is not str for name in _WORDS[type(block)]):
+        raise TypeError(f"a field of a {payload['type']} does not fit")
+    return block
+
+
+_WORDS: Final[dict[type[ContentBlock], tuple[str, ...]]] = {
+    Text: ("text",),
+    Thinking: ("thinking",),
+    InlineThinking: ("data", "mime_type"),
+    ToolCall: ("id", "name", "arguments"),
+    Image: ("url",),
+    InlineData: ("data", "mime_type"),
+}
+"""Fields of blocks that are text; what stands in an object of ours nobody else has looked at."""
 
 
 # ---------------------------------------------------------------- tool results

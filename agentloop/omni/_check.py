@@ -239,7 +239,7 @@ def _expression(kind: Any, value: str, scope: dict[str, Any]) -> str:
         return f"{value} is None"
     if is_typeddict(kind):
         name = f"fits_{len(scope)}"
-        scope[name] = _predicate(kind)
+        scope[name] = predicate_of(kind)
         return f"{name}({value})"
     origin = get_origin(kind)
     if origin is Literal:
@@ -253,7 +253,8 @@ def _expression(kind: Any, value: str, scope: dict[str, Any]) -> str:
 
 
 @cache
-def _predicate(kind: Any) -> Callable[[Any], bool]:
+def predicate_of(kind: Any) -> Callable[[Any], bool]:
+    """A fast test whether an object has the fields of a TypedDict, of JSON types as they should be."""
     scope: dict[str, Any] = {}
     tests: list[str] = []
     all_optional = True
@@ -279,4 +280,4 @@ def _predicate(kind: Any) -> Callable[[Any], bool]:
 
 def predicate(kind: str) -> Callable[[Any], bool]:
     """A fast test whether a payload of this known kind has every required field, and JSON types as they should be."""
-    return _predicate(COMPLETE.get(kind) or PARTIALS.get(kind) or EVENTS[kind])
+    return predicate_of(COMPLETE.get(kind) or PARTIALS.get(kind) or EVENTS[kind])

@@ -228,6 +228,10 @@ class SessionOrder:
             self._say("mcp_pairs", "connecting ends without a begin")
         self._connecting = False
 
+    def _message_start(self, payload: Payload) -> None:
+        """An input may be a message of the application's own alone, of which the protocol has no record."""
+        self._input = self._input or payload.get("role") not in ("assistant", "tool_result")
+
     def _agent_start(self, payload: Payload) -> None:
         """A run of ours: what a crash left open before it is no finding."""
         self._request, self._connecting, self._expected_attempt = None, False, None
@@ -248,5 +252,6 @@ _EVENTS: Final[dict[str, Callable[[SessionOrder, Payload], Any]]] = {
     "compaction_end": SessionOrder._compaction_end,
     "mcp_connect_begin": SessionOrder._mcp_connect_begin,
     "mcp_connect_end": SessionOrder._mcp_connect_end,
+    "message_start": SessionOrder._message_start,
     "agent_start": SessionOrder._agent_start,
 }

@@ -29,7 +29,11 @@ from agentloop.events import (
 )
 from agentloop.messages import Text, ToolSpec, Usage, UserMessage
 from agentloop.omni._blocks import block_from, result_from
+from agentloop.omni._check import predicate_of
+from agentloop.omni._event_types import TokenCounts
 from agentloop.omni._types import Payload
+
+_are_counts = predicate_of(TokenCounts)
 
 
 def usage_from(counts: Payload) -> Usage:
@@ -37,18 +41,23 @@ def usage_from(counts: Payload) -> Usage:
     return Usage(counts["cache_read"], counts["cache_write"], counts["output"], counts["total"])
 
 
-def extra(payload: Payload, name: str) -> Any:
-    """What stands under `x`, or None."""
+def extra(payload: Payload, name: str, kind: type = object) -> Any:
+    """What stands under `x`, or None. Raises `TypeError` for another type: of what stands there the protocol knows nothing."""
     values = payload.get("x")
-    return values.get(name) if values else None
+    value = values.get(name) if values else None
+    if value is not None and kind is not object and type(value) is not kind:
+        raise TypeError(f"x.{name}: expected {kind.__name__}, got {type(value).__name__}")
+    return value
 
 
 def _request_begin(payload: Payload) -> Event:
-    return RequestBegin(extra(payload, "attempt") or 1)
+    return RequestBegin(extra(payload, "attempt", int) or 1)
 
 
 def _request_end(payload: Payload) -> Event:
-    counts = extra(payload, "usage")
+    counts = extra(payload, "usage", dict)
+    if counts is not None and not _are_counts(counts):
+        raise TypeError("x.usage: expected the four numbers of a usage")
     return RequestEnd(
         payload["status"],
         payload.get("attempt") or 1,
@@ -68,7 +77,7 @@ def _tool_list_ready(payload: Payload) -> Event:
 
 
 def _tool_spec(entry: Payload) -> ToolSpec:
-    return ToolSpec(entry["name"], entry["description"], entry.get("parameters") or {}, extra(entry, "label"))
+    return ToolSpec(entry["name"], entry["description"], entry.get("parameters") or {}, extra(entry, "label", str))
 
 
 def _mcp_connect_begin(payload: Payload) -> Event:
@@ -97,7 +106,7 @@ def _approval_request(payload: Payload) -> Event:
 
 
 def _approval_decision(payload: Payload) -> Event:
-    return ApprovalDecision(payload["decision"], payload["tool_call_id"], extra(payload, "arguments"))
+    return ApprovalDecision(payload["decision"], payload["tool_call_id"], extra(payload, "arguments", str))
 
 
 def _compaction_begin(payload: Payload) -> Event:
@@ -120,7 +129,10 @@ def _compaction_end(payload: Payload) -> Event:
 def _summary(value: str | Payload) -> UserMessage:
     if isinstance(value, str):
         return UserMessage((Text(value),))
-    return UserMessage(tuple(map(block_from, value["content"])), value.get("sender"))
+    sender = value.get("sender")
+    if sender is not None and type(sender) is not str:
+        raise TypeError(f"x.summary.sender: expected str, got {type(sender).__name__}")
+    return UserMessage(tuple(map(block_from, value["content"])), sender)
 
 
 def _abort(payload: Payload) -> Event:
@@ -130,7 +142,7 @@ def _abort(payload: Payload) -> Event:
 def _subagent(payload: Payload) -> Event:
     meta = extra(payload, "meta")  # true in the record; the decoder puts the meta that follows in its place
     return SubagentStarted(
-        payload["session_id"], extra(payload, "tool_call_id"), meta if isinstance(meta, dict) else None
+        payload["session_id"], extra(payload, "tool_call_id", str), meta if isinstance(meta, dict) else None
     )
 
 
@@ -141,7 +153,7 @@ def _hook(payload: Payload) -> Event:
         payload.get("decision"),
         payload.get("reason"),
         payload.get("output"),
-        extra(payload, "tool_call_id"),
+        extra(payload, "tool_call_id", str),
     )
 
 

@@ -5,6 +5,10 @@ Register a class once; without that its messages are written all the same and co
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import enum
+import uuid
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -41,7 +45,8 @@ class MessageRegistry:
         """Make messages of the class's role come back as this class; usable as a decorator.
 
         The class is an attrs class or a dataclass with a `role` of its own; its fields may be what cattrs can turn into
-        JSON and back, and content blocks. Raises `TypeError` for anything else, `ValueError` for a role that is taken.
+        JSON and back, dates, times, UUIDs, decimal numbers, enums, and content blocks. Raises `TypeError` for anything else,
+        `ValueError` for a role that is taken.
         """
         role = getattr(cls, "role", None)
         if not isinstance(cls, type) or not issubclass(cls, CustomMessage) or not isinstance(role, str):
@@ -81,13 +86,16 @@ def message_data(message: CustomMessage) -> Any:
     if type(message) is OpaqueMessage:
         return message.data
     cls = type(message)
+    role = getattr(message, "role", None)
+    if not isinstance(role, str) or not role:
+        raise TypeError(f"{cls.__qualname__}.role: expected a name, got {role!r}")
     if _has_fields(cls):
         fields = _converter().unstructure(message)
     elif hasattr(message, "__dict__"):
         fields = dict(vars(message))
     else:
-        raise TypeError(f"{message.role}: expected an attrs class or a dataclass, got {cls.__qualname__}")
-    return freeze_json(fields, message.role)
+        raise TypeError(f"{role}: expected an attrs class or a dataclass, got {cls.__qualname__}")
+    return freeze_json(fields, role)
 
 
 def _has_fields(cls: type) -> bool:
@@ -105,4 +113,26 @@ def _converter() -> Any:
         converter.register_unstructure_hook(kind, write)
         converter.register_structure_hook(kind, lambda value, _: block_from(value))
     converter.register_structure_hook_func(lambda kind: kind == ContentBlock, lambda value, _: block_from(value))
+    converter.register_unstructure_hook_func(_is_enum, lambda member: member.value)
+    for cls, as_text, of_text in _TEXTS:
+        converter.register_unstructure_hook(cls, as_text)
+        converter.register_structure_hook(cls, _reader(of_text))
     return converter
+
+
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, enum.Enum)
+
+
+def _reader(of_text: Callable[[str], Any]) -> Callable[[Any, Any], Any]:
+    return lambda value, kind: of_text(value)
+
+
+_TEXTS: Final[tuple[tuple[type, Callable[[Any], str], Callable[[str], Any]], ...]] = (
+    (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    (datetime.time, datetime.time.isoformat, datetime.time.fromisoformat),
+    (uuid.UUID, str, uuid.UUID),
+    (decimal.Decimal, str, decimal.Decimal),
+)
+"""What cattrs leaves to `orjson`, or does not know, each with its text and back."""

@@ -133,7 +133,9 @@ class Recording(Wrapper[Event]):
                     return event
                 try:
                     records = self._encode(event)
-                except (TypeError, ValueError) as error:  # an application's own message that JSON cannot say
+                except (
+                    Exception
+                ) as error:  # an application's own message: JSON cannot say it, or it fails to say itself
                     records = []
                     await self._failed(_no_record(error))
                 if self._writer is not None:

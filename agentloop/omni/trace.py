@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias, get_args
 
 from agentloop.errors import TraceWriteError
 from agentloop.omni._lock import SessionLock
@@ -173,10 +173,12 @@ class TraceWriter:
         lock: SessionLock | None = None,
     ) -> None:
         """Nothing is written before the first record. Raises `TraceLocked` when the session has another writer,
-        `ValueError` when its id cannot be part of a file's name, `TraceWriteError` when the folder cannot be written
-        or the session is not a new one.
+        `ValueError` when its id cannot be part of a file's name, or for another `fsync`, `TraceWriteError` when the
+        folder cannot be written or the session is not a new one.
         """
         self.session_id = check_session_id(meta["payload"].get("session_id"))
+        if fsync not in get_args(Fsync):  # a slip of the pen must not be `never`
+            raise ValueError(f"fsync: expected one of {', '.join(get_args(Fsync))}, got {fsync!r}")
         self.file: Path | None = None if after is None else Path(after)
         """The file that records go to, or went last; None before there is one."""
         self._traces = Path(traces)

@@ -38,6 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a module of tools, which Python does not know of by itself."""
     (tmp_path / "my_own_tools.py").write_text(MODULE)
     (tmp_path / "my_broken_tools.py").write_text("raise RuntimeError('no\\n such luck')")
+    (tmp_path / "my_script.py").write_text("raise SystemExit(0)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", ["/nowhere"])
     monkeypatch.setattr("sys.modules", {**__import__("sys").modules})
@@ -121,6 +122,7 @@ def test_tools_from_the_working_folder(here: Path, place: str) -> None:
         ("missing_module:x", r"cannot load missing_module \(ModuleNotFoundError: No module named 'missing_module'\)"),
         ("missing.py:x", r"cannot load missing\.py \(FileNotFoundError"),
         ("my_broken_tools:x", r"cannot load my_broken_tools \(RuntimeError: no such luck\)"),
+        ("my_script.py:x", r"cannot load my_script\.py \(SystemExit: 0\)"),
     ],
 )
 def test_no_tools(here: Path, words: str, message: str) -> None:

@@ -18,8 +18,11 @@ from agentloop.omni.records import (
     assistant_text,
     compaction_begin,
     compaction_end,
+    custom_message,
     mcp_connect_begin,
     mcp_connect_end,
+    message_end,
+    message_start,
     partial_text,
     partial_tool_call,
     partial_tool_call_output,
@@ -143,6 +146,13 @@ def test_what_is_no_finding() -> None:
     old = [odd(request_end("fatal"), status="failed"), odd(abort(), reason="llm request error: 403")]
     assert rules(*HEAD, BEGIN, *old) == []
     assert rules(*HEAD, BEGIN, agent_start(), PROMPT, *YES) == []
+
+
+def test_an_input_may_be_a_message_of_the_application() -> None:
+    """One alone, which its `convert_to_llm` shows to the model: the protocol has no record of it. A reply is no input."""
+    given = [message_start("notice"), custom_message("notice", {"text": "now"}), message_end()]
+    assert rules(META, agent_start(), *given, *YES) == []
+    assert rules(META, agent_start(), message_start("assistant"), *YES) == ["input_first"]
 
 
 def test_children_are_sessions_of_their_own() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import datetime
+import decimal
+import enum
 import subprocess
 import sys
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -1025,6 +1029,41 @@ def test_a_field_of_another_type_makes_a_stranger(kind: str) -> None:
                 assert [problem for made in encode(known) for problem in r.check_record(made)] == []
 
 
+ODD_BLOCKS = [
+    5,
+    [5],
+    [{"type": "image_url", "image_url": 5}],
+    [{"type": "inline_data", "data": "AA==", "mime_type": []}],
+]
+ODD_EXTRAS: list[tuple[str, str, list[Any]]] = [
+    ("hook", "tool_call_id", [5, [{}], {}]),
+    ("subagent", "tool_call_id", [5, [{}], {}]),
+    ("approval_decision", "arguments", [5, [{}], {}]),
+    ("request_begin", "attempt", ["2", 1.5, [1], True]),
+    ("request_end", "usage", [5, {}, dict.fromkeys(("cache_read", "cache_write", "output", "total"), "1")]),
+    ("compaction_end", "summary", [5, {"content": [], "sender": 5}, *[{"content": blocks} for blocks in ODD_BLOCKS]]),
+    ("tool_call_output", "content", ODD_BLOCKS),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "values"), ODD_EXTRAS)
+def test_what_is_of_another_type_under_x_makes_a_stranger(kind: str, name: str, values: list[Any]) -> None:
+    """The protocol knows nothing of what stands there: no event has a field of another type by it, which would break those
+    who look at the event."""
+    envelope = "event_msg" if kind in r.EVENTS else "model_msg"
+    for value in values:
+        record = {**r.abort(), "type": envelope, "payload": {**PAYLOADS[kind], "x": {name: value}}}
+        assert decode([record]) == [Foreign(record)]
+
+
+@pytest.mark.parametrize("value", [5, [{}], {}])
+def test_a_label_of_another_type_makes_a_stranger(value: Any) -> None:
+    """It stands deeper."""
+    record = r.tool_list_ready([ToolSpec("a", "A.")])
+    record["payload"]["tools"][0]["x"] = {"label": value}
+    assert decode([record]) == [Foreign(record)]
+
+
 @given(st.data(), streams(depth=1))
 @settings(suppress_health_check=list(HealthCheck))
 def test_damage_never_raises(data: st.DataObject, events: list[Event]) -> None:
@@ -1108,6 +1147,38 @@ def test_data_that_does_not_fit_its_class_stays_opaque(data: Any) -> None:
     assert encode(decode(records, registry), clock)[1] == r.custom_message("notice", data, clock=clock)
 
 
+class Color(enum.Enum):
+    RED = "red"
+
+
+@attrs.frozen
+class Stamped(CustomMessage):
+    """A message with fields that have no JSON of their own."""
+
+    role: ClassVar[str] = "stamped"
+    at: datetime.datetime
+    day: datetime.date
+    hour: datetime.time | None
+    id: uuid.UUID
+    costs: Mapping[str, decimal.Decimal]
+    color: Color
+    colors: list[Color]
+
+
+def test_dates_enums_and_their_like_come_back() -> None:
+    """As the values that they were, zone and digits included."""
+    registry = MessageRegistry()
+    registry.register(Stamped)
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    at = datetime.datetime(2026, 1, 31, 9, 30, 0, 5, zone)
+    stamped = Stamped(
+        at, at.date(), at.timetz(), uuid.UUID(int=7), {"all": decimal.Decimal("1.50")}, Color.RED, [Color.RED]
+    )
+    (back,) = messages_of(decode([loads(line) for line in written(said(stamped))], registry))
+    assert back == stamped
+    assert isinstance(back, Stamped) and str(back.costs["all"]) == "1.50"
+
+
 def test_messages_that_nobody_registered_survive() -> None:
     """They come back opaque, and are written again as they were."""
     records = encode(said(NOTICE), clock)
@@ -1163,8 +1234,14 @@ def test_a_plain_class_is_written_by_its_attributes() -> None:
         role = "bare"
 
     assert encode(said(Plain()))[1]["payload"]["data"] == {"a": 1}
+
+    class Nameless(CustomMessage):
+        pass
+
     with pytest.raises(TypeError, match="bare: expected an attrs class"):
         encode(said(Bare()))
+    with pytest.raises(TypeError, match=r"Nameless\.role: expected a name, got None"):
+        encode(said(Nameless()))
 
 
 # ---------------------------------------------------------------- cost

@@ -261,10 +261,23 @@ class Odd(CustomMessage):
         self.value = {1, 2}
 
 
+class Nameless(CustomMessage):
+    """A message without a role."""
+
+
+class Broken(CustomMessage):
+    """A message whose own code fails."""
+
+    @property
+    def role(self) -> str:  # type: ignore[override]
+        raise KeyError("nobody told")
+
+
+@pytest.mark.parametrize("message", [Odd(), Nameless(), Broken()], ids=lambda message: type(message).__name__)
 @pytest.mark.parametrize("policy", ["fail", "warn"])
-async def test_an_event_that_is_no_record(tmp_path: Path, policy: Any) -> None:
-    """A message of an application that JSON cannot say goes by the policy too."""
-    run = agent_loop([Odd(), user("Hi.")], Context(), Config(model=ScriptedModel([text("Hello.")])))
+async def test_an_event_that_is_no_record(tmp_path: Path, policy: Any, message: CustomMessage) -> None:
+    """A message of an application that JSON cannot say, or that fails to say itself, goes by the policy too."""
+    run = agent_loop([message, user("Hi.")], Context(), Config(model=ScriptedModel([text("Hello.")])))
     with TraceWriter(tmp_path, META) as trace:
         if policy == "fail":
             with pytest.raises(TraceWriteError, match="expected an event that can be a record"):

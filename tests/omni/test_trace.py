@@ -512,6 +512,13 @@ def test_a_redaction_of_ones_own(tmp_path: Path) -> None:
     assert all(record["seen"] for record in records)
 
 
+def test_a_word_for_fsync_that_there_is_not(tmp_path: Path) -> None:
+    """It is refused, and does not pass for `never`; the session stays free."""
+    with pytest.raises(ValueError, match="fsync: expected one of never, milestones, always, got 'milestone'"):
+        TraceWriter(tmp_path, META, fsync="milestone")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`never` asks the system for nothing, `milestones` after what must not be forgotten, `always` after each
     record."""

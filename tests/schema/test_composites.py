@@ -256,6 +256,38 @@ def test_a_union_of_classes_reports_the_closest() -> None:
     assert problems(int | list[int] | None, "x") == '$: expected an integer or an array or null, got a string "x"'
 
 
+@attrs.frozen
+class ByName:
+    by: Literal["name"]
+    value: str
+
+
+@attrs.frozen
+class ByNumber:
+    by: Literal["number", "index"]
+    value: int
+
+
+@pytest.mark.parametrize("union", [ByName | ByNumber, ByNumber | ByName, ByName | ByNumber | list[int] | None])
+def test_a_word_tells_which_class_is_meant(union: Any) -> None:
+    """The word of a tagged object counts more than how much of the rest fits: else the model is told to change the word."""
+    assert problems(union, {"by": "name", "value": 5}) == "$.value: expected a string, got an integer 5"
+    assert problems(union, {"by": "index", "value": "a", "more": 1}).splitlines() == [
+        '$.value: expected an integer, got a string "a"',
+        "$.more: unknown field, expected one of by, value",
+    ]
+
+
+def test_a_word_of_no_class_is_answered_with_all_words() -> None:
+    """Not with those of one class."""
+    assert problems(ByName | ByNumber, {"by": "color", "value": "a"}) == (
+        '$.by: expected "name" or one of "number", "index", got a string "color"'
+    )
+    assert problems(list[ByName | ByNumber], [{"by": None}]) == (
+        '$[0].by: expected "name" or one of "number", "index", got null'
+    )
+
+
 def test_a_class_that_refuses_its_fields() -> None:
     """What a validator of the class says is told, with the place of the object."""
     shape, reading = shape_of(list[Range]), Reading()
