@@ -204,6 +204,8 @@ def _retry(retry: Retry | None) -> Retry:
 
 def _a_model(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Said at once: a name in the model's place would else be a failed request, asked again for a minute."""
+    if isinstance(value, type) and not hasattr(value, "__aiter__"):
+        raise TypeError(f"Config.model: expected a model, got the class {value.__name__} itself")
     if not callable(value):
         hint = f"; agentloop.models.registry.resolve({value!r}) gives one" if isinstance(value, str) else ""
         raise TypeError(f"Config.model: expected a callable that takes a ModelRequest, got {value!r}{hint}")
@@ -241,6 +243,12 @@ def _a_function(config: Any, attribute: attrs.Attribute[Any], value: Any) -> Non
     """Said at once: what cannot be called would else end the run, or deny a call, where nobody looks for a setting."""
     if value is not None and not callable(value):
         raise TypeError(f"Config.{attribute.name}: expected a function or None, got {value!r}")
+
+
+def _a_compaction(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Said at once: a class in the place of one of its values would else fail where it is first asked."""
+    if isinstance(value, type):
+        raise TypeError(f"Config.{attribute.name}: expected a compaction, got the class {value.__name__} itself")
 
 
 def _a_signal(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -371,7 +379,7 @@ class Config:
     run_ahead: int = field(default=64, validator=_number(0, or_none=False))
     """Chunks of the model's stream that may be read ahead of the consumer; 0: step by step."""
 
-    compaction: Compaction | None = None
+    compaction: Compaction | None = field(default=None, validator=_a_compaction)
     """When and how a context that grew too long is summarised or dropped; `agentloop.compaction` has some."""
     tool_source: ToolSource | None = None
     """Tools that need a connection; `agentloop.mcp.McpServers` is one."""
