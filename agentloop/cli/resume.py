@@ -56,9 +56,14 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError("expected one of PROMPT, --continue and --json, got two")
     prompt = read_prompt(arguments.prompt) if arguments.prompt else None
     arguments.session, arguments.traces = _place(arguments.session, arguments.traces)
-    arguments.model = arguments.model or _recorded_model(resumed)
-    arguments.trace = None
-    return run_prompt(arguments, prompt)
+    chosen, arguments.trace = arguments.model, None
+    arguments.model = chosen or _recorded_model(resumed)
+    try:
+        return run_prompt(arguments, prompt)
+    except UsageError as error:
+        if chosen is None and str(error).startswith("--model"):  # which nobody wrote
+            raise UsageError(f"the session had {arguments.model} (--model chooses another): {error}") from None
+        raise
 
 
 def find(name: str, traces: str) -> Resumed:

@@ -6,12 +6,14 @@ import json
 import shutil
 from pathlib import Path
 
+import anyio
 import pytest
 
 from agentloop.cli import main
 from agentloop.models.offline import OfflineModel
 from agentloop.omni.reader import read, trace_files
 from agentloop.session import Session
+from agentloop.testing import ScriptedModel, collect
 
 Captured = pytest.CaptureFixture[str]
 
@@ -69,6 +71,22 @@ def test_resume_that_prints_the_answer_alone(folder: Path, capsys: Captured) -> 
     (file,) = trace_files("traces", "s1")
     cut_before(file.path, "approval_decision")
     assert command(capsys, "resume", "s1", "--quiet", "--continue") == (0, "6 * 7 = 42\n", "")
+
+
+def test_resume_of_a_model_that_the_command_does_not_know(folder: Path, capsys: Captured) -> None:
+    """A session of a program, with a model of its own: it says whose model that is, and which option helps."""
+
+    async def program() -> None:
+        async with Session.create("traces", ScriptedModel(["Noted."]), session_id="s1") as session:
+            await collect(session.run("My colour is blue."))
+
+    anyio.run(program)
+    code, out, err = command(capsys, "resume", "s1", "1 + 1?")
+    assert (code, out) == (2, "")
+    said = "agentloop resume: the session had scripted:script (--model chooses another): --model: unknown provider"
+    assert err.startswith(said)
+    words = ("resume", "s1", "--model", "offline", "--quiet", "1 + 1?")
+    assert command(capsys, *words) == (0, "1 + 1 = 2\n", "")
 
 
 def test_resume_goes_on_with_what_waits(folder: Path, capsys: Captured) -> None:
