@@ -89,7 +89,10 @@ async def _prepare(core: Core) -> ModelRequest:
     )
     if config.prepare_request is None:
         return request
-    changed = await core.call(config.prepare_request, request)
+    try:
+        changed = await core.call(config.prepare_request, request)
+    except CallbackFailed as error:
+        raise error.of("prepare_request", config.prepare_request) from None
     if changed is None:
         return request
     if not isinstance(changed, ModelRequest):
@@ -106,9 +109,9 @@ async def _messages(core: Core) -> Sequence[AgentMessage]:
         return core.history.view()
     messages: Any = [core.guard(_copy, message) for message in (*core.state.messages, *core.state.held)]
     if config.transform_context is not None:
-        messages = _listed(core, await core.call(config.transform_context, messages), "transform_context")
+        messages = await _shaped(core, "transform_context", config.transform_context, messages)
     if config.convert_to_llm is not None:
-        messages = _listed(core, await core.call(config.convert_to_llm, messages), "convert_to_llm")
+        messages = await _shaped(core, "convert_to_llm", config.convert_to_llm, messages)
     else:
         messages = default_convert(messages)
     return make_legal(messages)
@@ -119,10 +122,15 @@ def _copy(message: AgentMessage) -> AgentMessage:
     return copy.deepcopy(message) if isinstance(message, CustomMessage) else message
 
 
-def _listed(core: Core, value: Any, name: str) -> list[Any]:
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise CallbackFailed(TypeError(f"{name}: expected a sequence of messages, got {type(value).__name__}"))
-    return core.guard(list, value)  # type: ignore[no-any-return]
+async def _shaped(core: Core, setting: str, function: Callable[..., Any], messages: Any) -> list[Any]:
+    """The messages that a callback makes of those. Raises `CallbackFailed`, which names the setting, and `Stopped`."""
+    try:
+        value = await core.call(function, messages)
+        if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+            return core.guard(list, value)  # type: ignore[no-any-return]
+    except CallbackFailed as error:
+        raise error.of(setting, function) from None
+    raise CallbackFailed(TypeError(f"{setting}: expected a sequence of messages, got {type(value).__name__}"))
 
 
 # ---------------------------------------------------------------- the stream

@@ -12,7 +12,7 @@ from agentloop._decide import Limits, Stop, decide
 from agentloop._eager import Ahead, EagerBatch, ask_eagerly, is_eager
 from agentloop._execute import Batch
 from agentloop._hooks import hook_answer, hook_event
-from agentloop._run import CallbackFailed, Closed, Core, Stopped
+from agentloop._run import CallbackFailed, Closed, Core, Stopped, named
 from agentloop._toolset import Toolset
 from agentloop.config import CompactionState, Config, HookAnswer
 from agentloop.context import agent_messages
@@ -146,7 +146,7 @@ class Driver:
 
     async def _ask(self, step: steps.Ask) -> None:
         if self.core.config.get_tools is not None:
-            self.toolset.replace(await self._call(self.core.config.get_tools))
+            self.toolset.replace(await self._call("get_tools", self.core.config.get_tools))
             if self.core.look():
                 return
         prompts, self.prompts = self.prompts, ()
@@ -198,9 +198,10 @@ class Driver:
         function = config.get_steering_messages if steering else config.get_follow_up_messages
         if function is None:
             return
-        taken = await self._call(function, keep=True)
+        setting = f"get_{step.queue}_messages"
+        taken = await self._call(setting, function, keep=True)
         if taken is not None:
-            outcomes.inputs += self._messages(taken, f"get_{step.queue}_messages")
+            outcomes.inputs += self._messages(taken, setting)
 
     def _messages(self, given: Any, what: str) -> list[AgentMessage]:
         """What a callback gave, as far as it is inputs: those are kept, and anything else ends the run."""
@@ -216,18 +217,18 @@ class Driver:
             self.core.fail(error, what)
         return found
 
-    async def _call(self, function: Callable[..., Any], *args: Any, keep: bool = False) -> Any:
+    async def _call(self, setting: str, function: Callable[..., Any], *args: Any, keep: bool = False) -> Any:
         """A callback whose failure ends the run; None when it failed."""
         try:
             return await self.core.call(function, *args, keep=keep)
         except CallbackFailed as error:
-            self.core.fail(error.error, getattr(function, "__name__", "a callback"))
+            self.core.fail(error.error, named(setting, function), error.of(setting, function).text)
             return None
 
     async def _ask_finish_turn(self, step: steps.AskFinishTurn) -> None:
         core = self.core
         assert core.config.finish_turn is not None
-        verdict = await self._call(core.config.finish_turn, self.turn_end)
+        verdict = await self._call("finish_turn", core.config.finish_turn, self.turn_end)
         if isinstance(verdict, str) and verdict in ("end", "ask"):
             core.outcomes.verdict = verdict  # type: ignore[assignment]
             return
@@ -282,7 +283,7 @@ class Driver:
         if compaction.mode == "discard" and not step.at_end:
             return
         view = CompactionState(state.context_tokens, state.context_turns, step.at_end, core.history.messages)
-        due = await self._call(compaction.due, view)
+        due = await self._call("the compaction's due", compaction.due, view)
         if due is None or (isinstance(due, str) and due in ("context", "turns", "manual")):
             core.outcomes.due = due  # type: ignore[assignment]
         else:
@@ -301,9 +302,10 @@ class Driver:
     async def _prompt_compaction(self, step: steps.PromptCompaction) -> None:
         core = self.core
         assert core.config.compaction is not None
-        messages = await self._call(core.config.compaction.prompt, core.state.attempt + 1, self.problem)
+        what, prompt = "the compaction's prompt", core.config.compaction.prompt
+        messages = await self._call(what, prompt, core.state.attempt + 1, self.problem)
         core.outcomes.prompted = True
-        self.prompts = self._messages(() if messages is None else messages, "the compaction's prompt")
+        self.prompts = self._messages(() if messages is None else messages, what)
 
     async def _judge_summary(self, step: steps.JudgeSummary) -> None:
         core, reply = self.core, self.core.state.reply
@@ -316,23 +318,24 @@ class Driver:
         elif reply.tool_calls:
             self.problem = "the reply called a tool"
         else:
-            text = await self._given(str, compaction.accept, reply)
+            text = await self._given(str, "accept", reply)
             self.problem = "the reply held no summary"
             if text is None and hasattr(compaction, "problem"):
-                self.problem = await self._given(str, compaction.problem, reply)
+                self.problem = await self._given(str, "problem", reply)
         if text and text.strip():
-            self.summary = await self._given(UserMessage, compaction.summary, text)
+            self.summary = await self._given(UserMessage, "summary", text)
             core.outcomes.summary = text if self.summary is not None else None
         else:
             core.outcomes.prompted = False
 
-    async def _given(self, kind: type[T], function: Callable[..., Any], *args: Any) -> T | None:
-        """What a callback of the compaction gave; None when it gave nothing, or failed."""
-        value = await self._call(function, *args)
+    async def _given(self, kind: type[T], name: str, *args: Any) -> T | None:
+        """What a method of the compaction gave; None when it gave nothing, or failed."""
+        what = f"the compaction's {name}"
+        value = await self._call(what, getattr(self.core.config.compaction, name), *args)
         if value is None or isinstance(value, kind):
             return value
         error = TypeError(f"expected a {kind.__name__}, got {type(value).__name__}")
-        self.core.fail(error, getattr(function, "__name__", "a callback"))
+        self.core.fail(error, what)
         return None
 
     async def _close_compaction(self, step: steps.CloseCompaction) -> None:

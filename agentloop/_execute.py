@@ -398,7 +398,9 @@ class Batch:
         if job.cancel_requested:
             return
         if job.error is not None:
-            self.core.fail(job.error, "wait_for_steering")
+            what = "wait_for_steering"
+            told = CallbackFailed(job.error).of(what, self.core.config.wait_for_steering)
+            self.core.fail(job.error, what, told.text)
             return
         self.interrupted = True
         for call in list(self.active):

@@ -42,15 +42,27 @@ class Stopped(Exception):
 
 
 class CallbackFailed(Exception):
-    """A callback of the caller's raised; `error` is what it raised."""
+    """A callback of the caller's raised; `error` is what it raised, `text` its words, never blank."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, text: str | None = None) -> None:
         self.error = error
+        self.text = error_text(error) if text is None else text
 
-    @property
-    def text(self) -> str:
-        """The words of the error, never blank."""
-        return error_text(self.error)
+    def of(self, setting: str, function: Any) -> CallbackFailed:
+        """The same, told with the setting and the function: a bare `'key'` says nothing about where it comes from."""
+        return CallbackFailed(self.error, f"{named(setting, function)} {raised(self.error)}")
+
+
+def named(setting: str, function: Any) -> str:
+    """A callback in words: its setting, and the function that stands there where that has a name of its own."""
+    name = getattr(function, "__name__", None)
+    return setting if not isinstance(name, str) or name in ("<lambda>", setting.split()[-1]) else f"{setting} ({name})"
+
+
+def raised(error: BaseException) -> str:
+    """What was raised, with its class: the words alone may be no more than a key."""
+    kind, text = type(error).__name__, error_text(error)
+    return f"raised {kind}" if text == kind else f"raised {kind}: {text}"
 
 
 def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExit | None:
@@ -276,10 +288,11 @@ class Core:
             self.outcomes.stop = stop
             self.signal.abort(stop.error_message)
 
-    def fail(self, error: BaseException, what: str) -> None:
-        """A callback of the caller's failed outside of an attempt or a call: the run ends."""
+    def fail(self, error: BaseException, what: str, text: str | None = None) -> None:
+        """A callback of the caller's failed outside of an attempt or a call: the run ends. `text`: what is told of it."""
         log.error("%s failed; the run ends", what, exc_info=error)
-        self.stop(Stop("fatal", "callback_failed", f"{what}: {error_text(error)}", exception=error))
+        text = f"{what}: {error_text(error)}" if text is None else text
+        self.stop(Stop("fatal", "callback_failed", text, exception=error))
 
     # ------------------------------------------------------------ ids
 

@@ -187,6 +187,8 @@ class Compaction(Protocol):
 
 
 def _hooks(hooks: Sequence[Hooks] | None) -> tuple[Hooks, ...]:
+    if hooks is not None and not isinstance(hooks, Iterable):
+        raise TypeError(f"Config.hooks: expected a sequence of Hooks, got {type(hooks).__name__}")
     found = tuple(hooks or ())
     for index, item in enumerate(found):
         if not isinstance(item, Hooks):
@@ -195,11 +197,15 @@ def _hooks(hooks: Sequence[Hooks] | None) -> tuple[Hooks, ...]:
 
 
 def _retry(retry: Retry | None) -> Retry:
+    if retry is not None and not isinstance(retry, Retry):
+        raise TypeError(f"Config.retry: expected a Retry or None, got {retry!r}")
     return Retry(waits=()) if retry is None else retry
 
 
 def _a_model(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Said at once: a name in the model's place would else be a failed request, asked again for a minute."""
+    if isinstance(value, type) and not hasattr(value, "__aiter__"):
+        raise TypeError(f"Config.model: expected a model, got the class {value.__name__} itself")
     if not callable(value):
         hint = f"; agentloop.models.registry.resolve({value!r}) gives one" if isinstance(value, str) else ""
         raise TypeError(f"Config.model: expected a callable that takes a ModelRequest, got {value!r}{hint}")
@@ -231,6 +237,24 @@ def _one_of(*words: str) -> _Validator:
             raise ValueError(f"Config.{attribute.name}: expected {' or '.join(map(repr, words))}, got {value!r}")
 
     return check
+
+
+def _a_function(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Said at once: what cannot be called would else end the run, or deny a call, where nobody looks for a setting."""
+    if value is not None and not callable(value):
+        raise TypeError(f"Config.{attribute.name}: expected a function or None, got {value!r}")
+
+
+def _a_compaction(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Said at once: a class in the place of one of its values would else fail where it is first asked."""
+    if isinstance(value, type):
+        raise TypeError(f"Config.{attribute.name}: expected a compaction, got the class {value.__name__} itself")
+
+
+def _a_signal(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Said at once: the run would else break off at its first step."""
+    if value is not None and not isinstance(value, AbortSignal):
+        raise TypeError(f"Config.{attribute.name}: expected an AbortSignal or None, got {value!r}")
 
 
 def new_call_id() -> str:
@@ -266,31 +290,47 @@ class Config:
     model: Model = field(validator=_a_model)
     """Who is asked. An attempt that fails is a `RequestEnd`; what it raises never leaves the run."""
 
-    convert_to_llm: Callable[[Sequence[AgentMessage]], MaybeAwaitable[Sequence[AgentMessage]]] | None = None
+    convert_to_llm: Callable[[Sequence[AgentMessage]], MaybeAwaitable[Sequence[AgentMessage]]] | None = field(
+        default=None, validator=_a_function
+    )
     """History to what the model may see; once an attempt, on a copy. Default: custom messages are dropped."""
-    transform_context: Callable[[Sequence[AgentMessage]], MaybeAwaitable[Sequence[AgentMessage]]] | None = None
+    transform_context: Callable[[Sequence[AgentMessage]], MaybeAwaitable[Sequence[AgentMessage]]] | None = field(
+        default=None, validator=_a_function
+    )
     """Before `convert_to_llm`: prune, inject, rewrite; once an attempt, on a copy."""
-    prepare_request: Callable[[ModelRequest], MaybeAwaitable[ModelRequest | None]] | None = None
+    prepare_request: Callable[[ModelRequest], MaybeAwaitable[ModelRequest | None]] | None = field(
+        default=None, validator=_a_function
+    )
     """May replace system prompt, messages, model and options of this one request; never the tools, never the history."""
-    get_tools: Callable[[], MaybeAwaitable[Iterable[Tool] | None]] | None = None
+    get_tools: Callable[[], MaybeAwaitable[Iterable[Tool] | None]] | None = field(default=None, validator=_a_function)
     """Asked before each attempt: the tools from here on in the place of the context's (a tool source's stay), or None for no
     change. What is not a list of tools of different names, and what it raises, ends the run (`callback_failed`)."""
 
-    get_steering_messages: Callable[[], MaybeAwaitable[Messages | None]] | None = None
+    get_steering_messages: Callable[[], MaybeAwaitable[Messages | None]] | None = field(
+        default=None, validator=_a_function
+    )
     """What was said meanwhile: asked before the first request and after each turn. What it gives is always shown."""
-    get_follow_up_messages: Callable[[], MaybeAwaitable[Messages | None]] | None = None
+    get_follow_up_messages: Callable[[], MaybeAwaitable[Messages | None]] | None = field(
+        default=None, validator=_a_function
+    )
     """What is said when the run would end: with messages it goes on."""
-    wait_for_steering: Callable[[], Awaitable[None]] | None = None
+    wait_for_steering: Callable[[], Awaitable[None]] | None = field(default=None, validator=_a_function)
     """Returns when steering waits; takes nothing. Cuts calls of `interruptible` tools short."""
 
-    before_tool_call: Callable[[ToolInvocation], MaybeAwaitable[Block | dict[str, Any] | None]] | None = None
+    before_tool_call: Callable[[ToolInvocation], MaybeAwaitable[Block | dict[str, Any] | None]] | None = field(
+        default=None, validator=_a_function
+    )
     """Asked first about each valid call: None lets it on, a `Block` answers it, other arguments are validated anew. If it
     fails, the call is blocked."""
-    after_tool_call: Callable[[ToolInvocation, ToolResult], MaybeAwaitable[ToolResult | None]] | None = None
+    after_tool_call: Callable[[ToolInvocation, ToolResult], MaybeAwaitable[ToolResult | None]] | None = field(
+        default=None, validator=_a_function
+    )
     """May replace the result of a call that ran. If it fails, the result is an error."""
-    finish_turn: Callable[[TurnEnd], MaybeAwaitable[Literal["end", "ask"] | None]] | None = None
+    finish_turn: Callable[[TurnEnd], MaybeAwaitable[Literal["end", "ask"] | None]] | None = field(
+        default=None, validator=_a_function
+    )
     """Asked after each turn: `end` the run here, `ask` the model once more, or None for what would come anyway."""
-    approve: Callable[[ApprovalRequest], MaybeAwaitable[Decision]] | None = None
+    approve: Callable[[ApprovalRequest], MaybeAwaitable[Decision]] | None = field(default=None, validator=_a_function)
     """Whether a call may run. An attribute `policy(call) -> Decision | None` of it is asked first: what it decides needs no
     question, None leaves it open; its `forbidden` outranks a hook's `allow`, and a policy that fails forbids."""
     hooks: Sequence[Hooks] = field(default=(), converter=_hooks)
@@ -332,14 +372,14 @@ class Config:
     max_cut_replies: int = field(default=3, validator=_number(1, or_none=False))
     """Replies in a row whose calls were cut off by length."""
 
-    abort: AbortSignal | None = None
+    abort: AbortSignal | None = field(default=None, validator=_a_signal)
     """Stops the run, from any thread."""
     abort_grace: float = field(default=0.25, validator=_number(0, or_none=False))
     """How long what is to stop may still take: first by itself, then once more after it was cancelled."""
     run_ahead: int = field(default=64, validator=_number(0, or_none=False))
     """Chunks of the model's stream that may be read ahead of the consumer; 0: step by step."""
 
-    compaction: Compaction | None = None
+    compaction: Compaction | None = field(default=None, validator=_a_compaction)
     """When and how a context that grew too long is summarised or dropped; `agentloop.compaction` has some."""
     tool_source: ToolSource | None = None
     """Tools that need a connection; `agentloop.mcp.McpServers` is one."""

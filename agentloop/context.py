@@ -58,6 +58,8 @@ def agent_messages(value: str | AgentMessage | Iterable[AgentMessage | str]) -> 
         return (user(value),)
     if isinstance(value, UserMessage | AssistantMessage | ToolResultMessage | CustomMessage):
         return (value,)
+    if not isinstance(value, Iterable):
+        raise TypeError(f"messages: expected messages or text, got {type(value).__name__}")
     messages: list[AgentMessage] = []
     for index, message in enumerate(value):
         if isinstance(message, str):
@@ -70,6 +72,8 @@ def agent_messages(value: str | AgentMessage | Iterable[AgentMessage | str]) -> 
 
 
 def _tools(value: Iterable[Any]) -> tuple[Tool, ...]:
+    if not isinstance(value, Iterable):
+        raise TypeError(f"tools: expected a list of tools, got {type(value).__name__}")
     tools = tuple(value)
     for index, item in enumerate(tools):
         if not isinstance(item, Tool):

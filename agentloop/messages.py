@@ -302,11 +302,8 @@ class CustomMessage:
     __slots__ = ()
     role: ClassVar[str]
     if TYPE_CHECKING:
-
-        @property
-        def text(self) -> str:
-            """The text that it shows; empty unless the application's class says."""
-            ...
+        text: Any  # a `str`, and so for type checkers too: a subclass may make it a field or a property
+        """The text that it shows; empty unless the application's class says."""
     else:
         text = _NoText()
 

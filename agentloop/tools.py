@@ -106,7 +106,7 @@ class ToolContext:
         self._sink = sink
 
     def progress(self, partial: ToolResult | str | ContentBlock | Iterable[ContentBlock | str]) -> None:
-        """Show progress on the call's card; it replaces the progress before. Never waits, callable from any thread."""
+        """Show progress on the call's card; it replaces the progress before. Not awaited; callable from any thread."""
         self._sink.progress(partial if isinstance(partial, ToolResult) else ToolResult(content_blocks(partial)))
 
     def output(self, text: str) -> Awaitable[None]:

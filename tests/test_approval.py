@@ -514,6 +514,7 @@ def test_a_function_is_no_data() -> None:
             "line 7, rules[0].when: expected one of the keys",
         ),
         ("default = ", "TOML: expected TOML, got an error: Invalid value (at end of document)"),
+        ("policy.toml", "(at end of document); a file is given as a Path"),
         ("x" * 200_001, "TOML: expected at most 200000 characters, got more"),
     ],
 )

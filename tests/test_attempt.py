@@ -134,7 +134,7 @@ async def test_a_sequence_may_be_any_iterable() -> None:
         raise ValueError("broken")
 
     events = await played(ScriptedModel(["never"]), convert_to_llm=lambda messages: broken())
-    assert told(events) == [("fatal", "callback_failed", "broken")]
+    assert told(events) == [("fatal", "callback_failed", "convert_to_llm raised ValueError: broken")]
 
 
 @attrs.define

@@ -120,18 +120,39 @@ async def test_a_poll_may_give_one_input_alone(given: Any) -> None:
 
 
 async def test_a_failing_callback_is_named() -> None:
-    """By its name, or as a callback where it has none."""
+    """By its setting, and by its own name where it has one of its own; what it raised is named with its class."""
 
     class Nameless:
         def __call__(self, *args: Any) -> Any:
             raise ValueError("broken")
 
     def my_poll() -> Any:
+        raise KeyError("colour")
+
+    def get_steering_messages() -> Any:
+        raise ValueError
+
+    for function, words in (
+        (Nameless(), "get_steering_messages raised ValueError: broken"),
+        (my_poll, "get_steering_messages (my_poll) raised KeyError: 'colour'"),
+        (get_steering_messages, "get_steering_messages raised ValueError"),
+    ):
+        events = await played(ScriptedModel(["never"]), get_steering_messages=function)
+        assert failed(events) == ("fatal", "callback_failed", words)
+
+
+@pytest.mark.parametrize(
+    "setting", ["transform_context", "convert_to_llm", "prepare_request", "get_tools", "finish_turn"]
+)
+async def test_a_failing_setting_is_named(setting: str) -> None:
+    """Whichever setting it is, the words say it beside the function that stands there."""
+
+    def mine(*args: Any) -> Any:
         raise ValueError("broken")
 
-    for function, name in ((Nameless(), "a callback"), (my_poll, "my_poll")):
-        events = await played(ScriptedModel(["never"]), get_steering_messages=function)
-        assert failed(events) == ("fatal", "callback_failed", f"{name}: broken")
+    changes: dict[str, Any] = {setting: mine}
+    events = await played(ScriptedModel(["done"]), **changes)
+    assert failed(events) == ("fatal", "callback_failed", f"{setting} (mine) raised ValueError: broken")
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])

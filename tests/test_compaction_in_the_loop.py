@@ -347,9 +347,9 @@ async def test_a_compaction_may_say_itself_what_was_wrong() -> None:
         ),
         ("prompt", 5, "the compaction's prompt: 'int' object is not iterable"),
         ("prompt", [user("lost"), 5], "the compaction's prompt: messages[1]: expected an input or text, got int"),
-        ("accept", 5, "<lambda>: expected a str, got int"),
-        ("problem", 5, "<lambda>: expected a str, got int"),
-        ("summary", "text", "<lambda>: expected a UserMessage, got str"),
+        ("accept", 5, "the compaction's accept: expected a str, got int"),
+        ("problem", 5, "the compaction's problem: expected a str, got int"),
+        ("summary", "text", "the compaction's summary: expected a UserMessage, got str"),
     ],
 )
 async def test_nonsense_of_a_compaction_ends_the_run(name: str, value: Any, words: str) -> None:

@@ -42,7 +42,7 @@ from agentloop.messages import (
     user,
 )
 from agentloop.model import Finish, ModelChunk, ModelRequest, ToolCallChunk
-from agentloop.tools import tool
+from agentloop.tools import Tool, tool
 from tests.costs import lines
 
 
@@ -97,6 +97,10 @@ def test_a_context_takes_copies_and_checks_them() -> None:
     context = Context("be brief", messages)
     messages.append(B)
     assert context.messages == (A,)
+    with pytest.raises(TypeError, match=r"^messages: expected messages or text, got int$"):
+        Context(messages=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^tools: expected a list of tools, got Tool$"):
+        Context(tools=Tool("a", "", {}, print))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"tools\[0\]: expected a Tool \(use @tool\), got function"):
         Context(tools=[one_each])
 

@@ -125,6 +125,7 @@ MODEL = Config(model=ScriptedModel(["never"]))
         (lambda: agent_loop(["go"], Context(tools=[work, work]), MODEL), ValueError,
          "context.tools: expected one tool of each name, got two named 'work'"),
         (lambda: agent_loop(["go"], [GO], MODEL), TypeError, "context: expected a Context, got list"),  # type: ignore[arg-type]
+        (lambda: agent_loop(None, Context(), MODEL), TypeError, "messages: expected messages or text, got NoneType"),  # type: ignore[arg-type]
         (lambda: agent_loop(["go"], Context(), None), TypeError, "config: expected a Config, got NoneType"),  # type: ignore[arg-type]
         (lambda: compact(Context(messages=[GO]), MODEL), ValueError,
          "config.compaction: expected a compaction, got None"),

@@ -15,6 +15,7 @@ import pytest
 import agentloop
 import agentloop.testing
 from agentloop import Agent, Config, Context, Retry, Tool, tool
+from agentloop.compaction import Summarize
 from agentloop.config import HookAnswer, Hooks, SystemClock, new_call_id
 from agentloop.omni.custom import REGISTRY
 from agentloop.omni.redact import mask_secrets
@@ -123,13 +124,25 @@ def wrong() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"tool_execution": "serial"}, "Config.tool_execution: expected 'parallel' or 'sequential', got 'serial'"
     yield {"approval_order": ""}, "Config.approval_order: expected 'one_at_a_time' or 'all_at_once', got ''"
     yield {"hooks": [None]}, "Config.hooks[0]: expected Hooks, got NoneType"
+    yield {"hooks": print}, "Config.hooks: expected a sequence of Hooks, got builtin_function_or_method"
+    yield (
+        {"model": agentloop.testing.ScriptedModel},
+        "Config.model: expected a model, got the class ScriptedModel itself",
+    )
+    yield {"compaction": Summarize}, "Config.compaction: expected a compaction, got the class Summarize itself"
+    yield {"retry": 3}, "Config.retry: expected a Retry or None, got 3"
+    yield {"abort": "now"}, "Config.abort: expected an AbortSignal or None, got 'now'"
+    callbacks = [name for name in fields_of(Config) if name.startswith(("get_", "before_", "after_"))]
+    for name in (*callbacks, "approve", "convert_to_llm", "finish_turn", "prepare_request", "transform_context"):
+        yield {name: "x"}, f"Config.{name}: expected a function or None, got 'x'"
+    yield {"wait_for_steering": True}, "Config.wait_for_steering: expected a function or None, got True"
 
 
 @pytest.mark.parametrize(("settings", "words"), list(wrong()))
 def test_a_setting_that_cannot_be(settings: dict[str, Any], words: str) -> None:
     """It is refused where it is written, by name, and not in the middle of a run."""
     with pytest.raises((TypeError, ValueError), match=f"^{re.escape(words)}$"):
-        Config(model=agentloop.testing.ScriptedModel([]), **settings)
+        Config(**{"model": agentloop.testing.ScriptedModel([]), **settings})
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ async def test_it_is_asked_again_for_a_retry() -> None:
     [
         ([named("a"), named("a")], "get_tools: expected one tool of each name, got two of one name"),
         (["a"], "get_tools: tools[0]: expected a Tool (use @tool), got str"),
-        (KeyError("nowhere"), "get_tools: 'nowhere'"),
+        (KeyError("nowhere"), "get_tools raised KeyError: 'nowhere'"),
     ],
 )
 async def test_nonsense_ends_the_run_before_a_request(given: Any, words: str) -> None:

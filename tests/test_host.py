@@ -704,7 +704,7 @@ async def test_a_clean_up_that_is_shielded_is_not_cut() -> None:
 
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await close_shielded(close)
+        await close_shielded(close, Job(lambda job: close(), lambda job: None))
         await anyio.lowlevel.checkpoint()
         log.append("not cancelled")
     assert log == ["closed"]

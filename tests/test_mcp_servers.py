@@ -128,6 +128,8 @@ def test_servers_are_checked() -> None:
         McpServers([StdioServer("a", "x"), HttpServer("a", "http://x")])
     with pytest.raises(TypeError, match=r"servers\[0\]: expected a StdioServer or an HttpServer, got str"):
         McpServers(["npx server"])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="servers: expected a list of servers, got StdioServer"):
+        McpServers(StdioServer("a", "x"))  # type: ignore[arg-type]
 
 
 def test_describing_servers_loads_no_sdk() -> None:

@@ -15,7 +15,7 @@ GUIDE = ROOT / "docs" / "guide.md"
 def run_blocks(page: Path) -> int:
     """Run the page's Python blocks as one program; returns how many there are."""
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    exec(compile("\n".join(blocks), str(page), "exec"), {"__name__": page.stem})
+    exec(compile("\n".join(blocks), str(page), "exec", dont_inherit=True), {"__name__": page.stem})
     return len(blocks)
 
 
@@ -28,8 +28,12 @@ def test_every_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_guide_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The guide's blocks run and print what they claim; the session's trace is in the current folder."""
     monkeypatch.chdir(tmp_path)
-    assert run_blocks(GUIDE) >= 7
+    assert run_blocks(GUIDE) >= 8
     assert capsys.readouterr().out.splitlines() == [
+        "progress: 1 of 1",
+        "output: 'Bonn: rain. '",
+        "output: '\\nTake an umbrella.'",
+        "result: ['Bonn: rain. ', 'Take an umbrella.']",
         "Les hiboux volent.",
         "fatal auth",
         "completed Here I am.",

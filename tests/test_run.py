@@ -250,11 +250,11 @@ async def test_a_failing_callback_is_logged_with_its_traceback(how: str, caplog:
         raise error
 
     events = await played(ScriptedModel(["never"]), get_steering_messages=poll)
-    assert failed(events) == ("fatal", "callback_failed", "poll: broken")
+    assert failed(events) == ("fatal", "callback_failed", "get_steering_messages (poll) raised ValueError: broken")
     (record,) = caplog.records
     assert record.exc_info is not None
     assert (record.levelno, record.getMessage(), record.exc_info[1]) == (
-        logging.ERROR, "poll failed; the run ends", error,
+        logging.ERROR, "get_steering_messages (poll) failed; the run ends", error,
     )  # fmt: skip
 
 

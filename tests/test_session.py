@@ -72,14 +72,19 @@ def allow(request: object) -> str:
     return "allow"
 
 
-async def test_without_an_approve_callback_every_call_is_denied(tmp_path: Path) -> None:
-    """The session is the guarded door: nobody to ask means no (the bare kernel would run the call)."""
-    model = ScriptedModel([[call("add", {"a": 1, "b": 2})], "denied, then"])
+async def test_without_an_approve_callback_every_call_is_denied(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The session is the guarded door: nobody to ask means no (the bare kernel would run the call). The log says it once."""
+    model = ScriptedModel([[call("add", {"a": 1, "b": 2}), call("add", {"a": 3, "b": 4})], "denied, then"])
     async with Session.create(tmp_path, model, tools=[add]) as session:
         events = [event async for event in session.run("1 + 2?")]
     result = next(message for message in session.messages if isinstance(message, ToolResultMessage))
     assert (result.text, result.stop_reason) == ("Tool call denied by user.", "aborted")
     assert isinstance(events[-1], AgentEnd) and events[-1].stop_reason == "completed"
+    assert [record.getMessage() for record in caplog.records] == [
+        "the session has no `approve`, so its calls are denied; the first is one of add"
+    ]
 
 
 async def test_what_is_allowed_runs(tmp_path: Path) -> None:

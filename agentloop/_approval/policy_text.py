@@ -155,7 +155,8 @@ def read_toml(source: str | Path) -> tuple[Any, Place]:
     try:
         data = tomllib.loads(text)
     except ValueError as error:  # a `TOMLDecodeError`, or a number of more digits than the interpreter reads
-        raise PolicyError(f"{name or 'TOML'}: expected TOML, got an error: {error}") from None
+        hint = "; a file is given as a Path" if not name and text.endswith(".toml") else ""
+        raise PolicyError(f"{name or 'TOML'}: expected TOML, got an error: {error}{hint}") from None
     except RecursionError:
         raise PolicyError(f"{name or 'TOML'}: expected TOML, got values nested too deep") from None
     lines = _Lines(text)

@@ -183,6 +183,8 @@ def _text(value: Any, place: str, environment: Mapping[str, str]) -> str:
 
 def check_names(servers: Iterable[Any]) -> tuple[McpServer, ...]:
     """The servers as a tuple. Raises `TypeError` for what is none, `ValueError` for two of one name."""
+    if not isinstance(servers, Iterable):
+        raise TypeError(f"servers: expected a list of servers, got {type(servers).__name__}")
     checked = tuple(servers)
     seen: set[str] = set()
     for index, server in enumerate(checked):

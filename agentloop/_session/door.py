@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from inspect import isawaitable
@@ -16,6 +17,8 @@ from agentloop.events import ApprovalRequest
 from agentloop.messages import UserMessage
 from agentloop.tools import ToolInvocation
 
+log = logging.getLogger("agentloop")
+
 Approve: TypeAlias = Callable[[ApprovalRequest], MaybeAwaitable[Decision]]
 """Whether a call may run; see `Config.approve`."""
 
@@ -28,6 +31,7 @@ class Door:
         self._approve = approve
         self._approved = approved
         self._policy = getattr(approve, "policy", None)
+        self._told = False
 
     def policy(self, call: ToolInvocation) -> MaybeAwaitable[Decision | None]:
         """What needs no question: what the callback's own policy decides, then what was allowed with these very
@@ -43,7 +47,14 @@ class Door:
         return "allow" if allowed else verdict
 
     def __call__(self, request: ApprovalRequest) -> MaybeAwaitable[Decision]:
-        return "deny" if self._approve is None else self._approve(request)
+        if self._approve is not None:
+            return self._approve(request)
+        if not self._told:  # "denied by user" sends whoever forgot `approve` to look for a user
+            self._told = True
+            log.warning(
+                "the session has no `approve`, so its calls are denied; the first is one of %s", request.tool_name
+            )
+        return "deny"
 
 
 def without_summary(hooks: Iterable[Hooks], summary: UserMessage | None) -> tuple[Hooks, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 from agentloop.cli._text import one_line, safe
 from agentloop.cli._words import failure_words
@@ -18,6 +19,23 @@ from agentloop.events import (
     RequestEnd,
 )
 from agentloop.messages import AssistantMessage
+
+
+class _Arguments(Protocol):
+    """A parser, or a group of one."""
+
+    def add_argument(self, name: str, *, action: str, help: str) -> object:
+        """Add an argument."""
+        ...
+
+
+def add_quiet_argument(parser: _Arguments) -> None:
+    """The argument `--quiet`."""
+    parser.add_argument(
+        "--quiet",
+        action="store_true",
+        help="print the text of the last reply and nothing else, for pipes; errors go to standard error",
+    )
 
 
 class QuietPrinter:

@@ -13,11 +13,10 @@ from agentloop.errors import TraceError
 from agentloop.events import Event
 from agentloop.model import Model
 from agentloop.omni.recorder import record
-from agentloop.omni.records import new_session_id, session_meta
+from agentloop.omni.records import model_identity, new_session_id, session_meta
 from agentloop.omni.trace import TraceWriter
 
 Events: TypeAlias = AsyncGenerator[Event, None]
-Wrap: TypeAlias = Callable[[Events], Events]
 
 
 @contextmanager
@@ -34,8 +33,7 @@ def tracing(
         return
     meta = session_meta(
         new_session_id(),
-        provider=getattr(model, "provider", None) or "unknown",
-        model_id=getattr(model, "model", None) or "unknown",
+        **model_identity(model),
         system_prompt=system_prompt or "",
         workspace=str(Path.cwd()),
     )

@@ -17,9 +17,11 @@ from pathlib import Path
 
 from agentloop.cli import UsageError
 from agentloop.cli._files import add_traces_argument, check_id, is_file
+from agentloop.cli._prompt import add_prompt_argument, read_prompt
+from agentloop.cli._quiet import add_quiet_argument
 from agentloop.cli._text import counted, one_line, safe, safe_json
 from agentloop.cli._words import usage_words
-from agentloop.cli.run import add_run_arguments, read_prompt, run_prompt
+from agentloop.cli.run import add_run_arguments, run_prompt
 from agentloop.errors import TraceReadError
 from agentloop.models.offline import OfflineModel
 from agentloop.omni.resume import Resumed, refuse, resume_file, resume_session, to_json
@@ -29,18 +31,14 @@ from agentloop.omni.trace import TraceFile, latest_file
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `agentloop resume`."""
     parser.add_argument("session", metavar="FILE|ID", help="a trace file, or the id of a session")
-    parser.add_argument(
-        "prompt",
-        nargs="*",
-        default=[],  # without it argparse calls a missing FILE|ID a missing PROMPT as well
-        metavar="PROMPT",
-        help="what to ask next; - reads it from standard input; without, show only",
-    )
+    add_prompt_argument(parser, "resume ID", "what to ask next; without, show only", optional=True)
     parser.add_argument("--continue", action="store_true", dest="go_on", help="go on with what waits, without a prompt")
     add_traces_argument(parser)
-    parser.add_argument(
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument(
         "--json", action="store_true", help="print what is given back as one JSON object, and go on with nothing"
     )
+    add_quiet_argument(shown)
     add_run_arguments(parser, model=None)
 
 
@@ -50,15 +48,22 @@ def main(arguments: argparse.Namespace) -> int:
     if resumed.damage:
         print(safe(resumed.damage), file=sys.stderr)
     if not arguments.prompt and not arguments.go_on:
+        if arguments.quiet:
+            raise UsageError("--quiet: expected a PROMPT or --continue beside it (there is no reply to print)")
         print(safe_json(json.dumps(to_json(resumed), ensure_ascii=False)) if arguments.json else _words(resumed))
         return 0
     if arguments.json or (arguments.prompt and arguments.go_on):
         raise UsageError("expected one of PROMPT, --continue and --json, got two")
     prompt = read_prompt(arguments.prompt) if arguments.prompt else None
     arguments.session, arguments.traces = _place(arguments.session, arguments.traces)
-    arguments.model = arguments.model or _recorded_model(resumed)
-    arguments.trace, arguments.quiet = None, False
-    return run_prompt(arguments, prompt)
+    chosen, arguments.trace = arguments.model, None
+    arguments.model = chosen or _recorded_model(resumed)
+    try:
+        return run_prompt(arguments, prompt)
+    except UsageError as error:
+        if chosen is None and str(error).startswith("--model"):  # which nobody wrote
+            raise UsageError(f"the session had {arguments.model} (--model chooses another): {error}") from None
+        raise
 
 
 def find(name: str, traces: str) -> Resumed:

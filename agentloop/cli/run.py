@@ -15,11 +15,12 @@ from typing import Final, Protocol
 import anyio
 
 from agentloop.abort import AbortSignal
-from agentloop.cli import UsageError
 from agentloop.cli._approve import add_approve_argument, choose_approval
 from agentloop.cli._interrupt import interrupts
 from agentloop.cli._leave import Fuse, LastResort
 from agentloop.cli._mcp import add_mcp_arguments, mcp_source
+from agentloop.cli._prompt import add_prompt_argument, read_prompt, tell_unread_input
+from agentloop.cli._quiet import add_quiet_argument
 from agentloop.cli._session import add_session_arguments, recorded
 from agentloop.cli._streams import Output
 from agentloop.cli._text import safe
@@ -60,16 +61,12 @@ class Printer(Protocol):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `agentloop run`."""
-    parser.add_argument("prompt", nargs="+", metavar="PROMPT", help="what to ask; - reads it from standard input")
+    add_prompt_argument(parser, "run", "what to ask")
     add_run_arguments(parser)
     add_session_arguments(parser)
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print records, one JSON object a line")
-    shown.add_argument(
-        "--quiet",
-        action="store_true",
-        help="print the text of the last reply and nothing else, for pipes; errors go to standard error",
-    )
+    add_quiet_argument(shown)
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, model: str | None = "offline") -> None:
@@ -132,9 +129,12 @@ def run_prompt(arguments: argparse.Namespace, prompt: str | None) -> int:
     last_resort = LastResort(arguments.own_process)
     context = Context(arguments.system, tools=tools)
     with interrupts(abort, output.in_order), recorded(arguments, config, context, output) as start:
+        told = tell_unread_input(output)
         if arguments.model == "offline" and on_screen:
             output.remark("offline model: fixed rules, no language model (--model chooses another)")
         code = run_to_end(start(prompt), printer, last_resort)
+        if not told:
+            tell_unread_input(output)  # it may have come late
     return last_resort.leave(code)
 
 
@@ -178,18 +178,6 @@ def _only(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def read_prompt(words: list[str]) -> str:
-    """The text of PROMPT. Raises `UsageError` when there is none."""
-    if words == ["-"]:
-        source = getattr(sys.stdin, "buffer", None)
-        text = sys.stdin.read() if source is None else source.read().decode("utf-8", "replace")
-    else:
-        text = " ".join(words)
-    if not text.strip():
-        raise UsageError("PROMPT: expected some text, got none")
-    return text
 
 
 def _set_up_log(verbose: bool) -> None:

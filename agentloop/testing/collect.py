@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable, Callable
 from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from agentloop.events import Event
 
@@ -34,4 +35,8 @@ def collect_sync(events: AsyncIterable[Event], *, backend: str = "asyncio") -> l
 
     Raises `RuntimeError` inside a running event loop.
     """
-    return anyio.run(collect, events, backend=backend)
+    try:
+        anyio.lowlevel.current_token()
+    except RuntimeError:  # no event loop
+        return anyio.run(collect, events, backend=backend)
+    raise RuntimeError("collect_sync: expected no event loop in this thread, found one; use await collect(…)")

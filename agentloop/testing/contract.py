@@ -69,6 +69,10 @@ class Check:
         except ContractBroken as error:
             raise ContractBroken(f"{self.name}: {error}. {self.rule}") from error.__cause__
 
+    def words(self, said: BaseException) -> str:
+        """What a breach or a skip says, without the name that it begins with."""
+        return str(said).removeprefix(f"{self.name}: ")
+
 
 def _check(run: Callable[[Provider], Awaitable[None]]) -> Check:
     return Check(run.__name__, " ".join((run.__doc__ or "").split()), run)
@@ -98,9 +102,9 @@ async def check_model(provider: Provider, only: Iterable[Check] = CHECKS) -> lis
         try:
             await check(provider)
         except ContractBroken as error:
-            findings.append(Finding(check.name, "broken", str(error)))
+            findings.append(Finding(check.name, "broken", check.words(error)))
         except unittest.SkipTest as reason:
-            findings.append(Finding(check.name, "skipped", str(reason)))
+            findings.append(Finding(check.name, "skipped", check.words(reason)))
         else:
             findings.append(Finding(check.name, "kept"))
     return findings

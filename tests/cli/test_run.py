@@ -94,6 +94,53 @@ def test_a_prompt_from_standard_input(folder: Path) -> None:
     assert b"> one\n> two\n> three" in ran.stdout
 
 
+def quiet(*words: str, **settings: Any) -> tuple[int, bytes, bytes]:
+    """The command in a process of its own: its exit code, its answer, its standard error."""
+    ran = subprocess.run([*COMMAND, "--quiet", *words], capture_output=True, timeout=60, check=False, **settings)
+    return ran.returncode, ran.stdout, ran.stderr
+
+
+def test_standard_input_behind_a_prompt() -> None:
+    """`-` as the last word adds it, a blank line below the words; a `-` among them is one of them."""
+    assert quiet("what", "is", "-", input=b"12 * 7") == (0, b"12 * 7 = 84\n", b"")
+    assert quiet("what", "is", "9", "-", "2", stdin=subprocess.DEVNULL) == (0, b"9 - 2 = 7\n", b"")
+    code, out, err = quiet("what is", "-", input=b" \n")
+    assert (code, out) == (2, b"") and b"PROMPT: expected some text from standard input, got none" in err
+
+
+UNREAD = b"standard input is not read: put - behind the prompt to add it\n"
+
+
+def test_standard_input_that_nobody_asked_for(folder: Path) -> None:
+    """It is left alone, for the loop or script around the command, and that is told."""
+    with (folder / "notes.txt").open("rb", buffering=0) as file:
+        assert quiet("1 + 1", stdin=file) == (0, b"1 + 1 = 2\n", UNREAD)
+        assert file.read() == b"one\ntwo\nthree\n"
+        assert quiet("1 + 1", stdin=file) == (0, b"1 + 1 = 2\n", b"")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such pipes there")
+def test_a_pipe_that_nobody_asked_for() -> None:
+    """One that is open and silent hangs nothing and is not spoken of; one that holds something is told and left."""
+    theirs, ours = os.pipe()
+    try:
+        assert quiet("1 + 1", stdin=theirs) == (0, b"1 + 1 = 2\n", b"")
+        os.write(ours, b"text")
+        assert quiet("1 + 1", stdin=theirs) == (0, b"1 + 1 = 2\n", UNREAD)
+        assert os.read(theirs, 10) == b"text"
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+
+def test_standard_input_that_is_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process without one runs all the same."""
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run(capsys, "--quiet", "1 + 1") == (0, "1 + 1 = 2\n", "")
+
+
 @pytest.mark.parametrize("words", [[""], ["  "]])
 def test_no_prompt(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """An empty prompt is a wrong command line, not a run."""

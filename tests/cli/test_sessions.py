@@ -6,12 +6,14 @@ import json
 import shutil
 from pathlib import Path
 
+import anyio
 import pytest
 
 from agentloop.cli import main
 from agentloop.models.offline import OfflineModel
 from agentloop.omni.reader import read, trace_files
 from agentloop.session import Session
+from agentloop.testing import ScriptedModel, collect
 
 Captured = pytest.CaptureFixture[str]
 
@@ -62,6 +64,31 @@ def test_resume_goes_on_with_a_prompt(folder: Path, capsys: Captured) -> None:
     ]  # fmt: skip
 
 
+def test_resume_that_prints_the_answer_alone(folder: Path, capsys: Captured) -> None:
+    """`--quiet` is for a pipe here as it is with `run`: with a prompt, and with what waits."""
+    command(capsys, "run", "--session", "s1", "what is 2 + 3?")
+    assert command(capsys, "resume", "s1", "--quiet", "what is 6 * 7?") == (0, "6 * 7 = 42\n", "")
+    (file,) = trace_files("traces", "s1")
+    cut_before(file.path, "approval_decision")
+    assert command(capsys, "resume", "s1", "--quiet", "--continue") == (0, "6 * 7 = 42\n", "")
+
+
+def test_resume_of_a_model_that_the_command_does_not_know(folder: Path, capsys: Captured) -> None:
+    """A session of a program, with a model of its own: it says whose model that is, and which option helps."""
+
+    async def program() -> None:
+        async with Session.create("traces", ScriptedModel(["Noted."]), session_id="s1") as session:
+            await collect(session.run("My colour is blue."))
+
+    anyio.run(program)
+    code, out, err = command(capsys, "resume", "s1", "1 + 1?")
+    assert (code, out) == (2, "")
+    said = "agentloop resume: the session had scripted:script (--model chooses another): --model: unknown provider"
+    assert err.startswith(said)
+    words = ("resume", "s1", "--model", "offline", "--quiet", "1 + 1?")
+    assert command(capsys, *words) == (0, "1 + 1 = 2\n", "")
+
+
 def test_resume_goes_on_with_what_waits(folder: Path, capsys: Captured) -> None:
     """A call that a crash left before its start runs first, under its own id; with nothing that waits it says so."""
     command(capsys, "run", "--session", "s1", "what is 2 + 3?")
@@ -106,6 +133,7 @@ def test_what_cannot_be_gone_on_with(folder: Path, capsys: Captured) -> None:
         ("resume", str(file.path), "x"): "expected the newest file of its session",
         ("resume", str(copy), "x"): "this one can only be shown",
         ("resume", "s1", "--json", "x"): "expected one of PROMPT, --continue and --json",
+        ("resume", "s1", "--quiet"): "--quiet: expected a PROMPT or --continue beside it",
     }
     for words, reason in wrong.items():
         code, out, err = command(capsys, *words)

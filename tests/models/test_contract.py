@@ -259,7 +259,7 @@ async def test_a_list_of_findings() -> None:
     assert [finding.check for finding in findings] == [check.name for check in CHECKS]
     assert {finding.outcome for finding in findings} == {"kept", "skipped"}
     assert str(findings[1]) == "kept    text"
-    assert "skipped cut: cut: this provider never does that (fixed rules neither fail nor wait)" in map(str, findings)
+    assert "skipped cut: this provider never does that (fixed rules neither fail nor wait)" in map(str, findings)
 
 
 # ---------------------------------------------------------------- adapters that are wrong

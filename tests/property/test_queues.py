@@ -430,7 +430,7 @@ async def test_g30_who_waits_for_steering_and_fails_ends_the_run() -> None:
     assert (end.stop_reason, end.error_code, end.error_message) == (
         "fatal",
         "callback_failed",
-        "wait_for_steering: broken",
+        "wait_for_steering (wait) raised ValueError: broken",
     )
 
 

@@ -42,7 +42,7 @@ def test_not_inside_an_event_loop() -> None:
     """Within a running event loop there is a clear error."""
 
     async def main() -> None:
-        with pytest.raises(RuntimeError, match="Already running"):
+        with pytest.raises(RuntimeError, match=r"use await collect\("):
             collect_sync(agent_loop("go", Context(), Config(model=ScriptedModel(["hi"]))))
 
     anyio.run(main)
