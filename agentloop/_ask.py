@@ -213,6 +213,8 @@ class _Reading:
         abort = core.config.abort or core.signal
         stream: Any = await _open(self.request)
         try:
+            if core.too_late():  # it took its time to open
+                return
             async for chunk in stream:
                 if self.over or abort.aborted:  # the driver may not have had its turn yet
                     break

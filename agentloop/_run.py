@@ -334,12 +334,13 @@ class Core:
         An `effect` does not begin after a stop, or when the consumer has left, also between this call and the job's first step.
         """
 
-        job = Job(make, self._finished, tag, self._too_late if effect else None, done)
+        job = Job(make, self._finished, tag, self.too_late if effect else None, done)
         self.jobs.add(job)
         self.host.spawn(job)
         return job
 
-    def _too_late(self) -> bool:
+    def too_late(self) -> bool:
+        """Whether nothing may begin any more: a stop came, or the consumer has left."""
         return self.closing or self.look()
 
     def _finished(self, job: Job) -> None:

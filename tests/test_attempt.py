@@ -612,3 +612,27 @@ async def test_an_empty_reply_is_no_message_of_the_history() -> None:
     events = await played(model, get_steering_messages=lambda: next(polls, []))
     assert [message.text for message in model.requests[1].messages] == ["go", "more"]
     assert not any(isinstance(message, ToolResultMessage) for message in replies(events))
+
+
+async def test_g21_a_stream_that_is_opened_after_an_abort_is_not_stepped() -> None:
+    """A model may take its time to give its stream; the provider is asked by the first step of many."""
+    abort, begun, closed = AbortSignal(), list[str](), list[str]()
+
+    class Stream:
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> Any:
+            begun.append("step")
+            return Finish("stop")
+
+        async def aclose(self) -> None:
+            closed.append("closed")
+
+    async def model(request: ModelRequest) -> Any:
+        abort.abort("enough")
+        return Stream()
+
+    events = await played(model, abort=abort)
+    assert told(events) == [("aborted", "user_abort", "enough")]
+    assert (begun, closed) == ([], ["closed"])

@@ -269,7 +269,7 @@ class AwaitPoints(Points):
         self.points.append(point)
         if len(self.points) - 1 != self.at or self.fault is None:
             return None
-        if self.fault not in KINDS[point.kind]:
+        if self.fault not in KINDS[point.kind] or not point._has(self.fault):  # with threads, plays may differ
             return None
         self.here = point
         return self.fault

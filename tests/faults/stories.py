@@ -583,8 +583,9 @@ async def aborted(stage: Stage) -> None:
     made.subscribe(stop)
     with stage.step():
         await made.prompt("go")
-    with stage.step():
-        await made.compact()
+    if made.state.messages:  # one that was aborted before its first turn has nothing to compact
+        with stage.step():
+            await made.compact()
 
 
 # ---------------------------------------------------------------- leaving: the waits of a clean-up
@@ -838,7 +839,7 @@ async def on_the_clock(stage: Stage) -> None:
         return answering(request) if asked <= 2 else offline(request)
 
     given = Config(model=either, abort=points.signal, abort_grace=0.01, retry=Retry(waits=(0.001,)), max_turns=4,
-                   idle_timeout=0.5)  # fmt: skip
+                   idle_timeout=0.5, tool_timeout=0.5)  # fmt: skip
     await stage.follow(agent_loop(["go"], Context("s", tools=[thread]), given))
 
 
