@@ -72,12 +72,16 @@ class ServerSentEvent:
         return value
 
 
+_LOST: Final = "expected no further bytes: an event before was too large, the stream is lost"
+
+
 class Parser:
     """Takes a stream of bytes in pieces of any size and gives its events.
 
     Pieces may end anywhere, inside a character or between CR and LF. What stands behind the last blank line when the
     stream ends is no event, as the format wants it. The work is linear in the bytes. An event that grows beyond
-    `max_bytes` raises `SseError`, and so does every `feed` after it: the stream cannot be trusted any more.
+    `max_bytes` raises `SseError`, and so does every `feed` after it: the stream cannot be trusted any more. Events that
+    came whole in the same piece before it are given first; then the next `feed` raises.
     """
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -94,12 +98,11 @@ class Parser:
         self._data: list[str] = []
         self._event = ""
         self._id = ""
-        self._broken = False
+        self._problem: str | None = None  # what the next `feed` raises
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
         """Take the next piece; give the events that it completes. An empty piece gives nothing."""
-        if self._broken:
-            raise SseError("expected no further bytes: an event before was too large, the stream is lost")
+        self._check()
         if self._after_cr and data:
             data = data[1:] if data[:1] == b"\n" else data
             self._after_cr = False
@@ -107,11 +110,16 @@ class Parser:
         start = 0
         for match in _LINE_END.finditer(data):
             self._hold(data[start : match.start()])
+            if self._problem is not None:
+                break
             start = match.end()
             event = self._end_line()
             if event is not None:
                 events.append(event)
-        self._hold(data[start:])
+        else:
+            self._hold(data[start:])
+        if not events:
+            self._check()
         self._after_cr = self._after_cr or data[-1:] == b"\r"
         return events
 
@@ -120,9 +128,15 @@ class Parser:
             return
         self._size += len(piece)
         if self._size > self._max_bytes:
-            self._broken = True
-            raise SseError(f"expected events of at most {self._max_bytes} bytes, got more in one event")
-        self._line.append(piece)
+            self._problem = f"expected events of at most {self._max_bytes} bytes, got more in one event"
+            self._line.clear()
+        else:
+            self._line.append(piece)
+
+    def _check(self) -> None:
+        if self._problem is not None:
+            problem, self._problem = self._problem, _LOST
+            raise SseError(problem)
 
     def _end_line(self) -> ServerSentEvent | None:
         line = b"".join(self._line)

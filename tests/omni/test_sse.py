@@ -155,6 +155,18 @@ def test_buffer_is_bounded() -> None:
             parser.feed(b"\n\ndata: a\n\n")
 
 
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+@pytest.mark.parametrize("large", [b"data: " + b"x" * 200 + b"\n\ndata: c\n\n", b"data: x\n" * 40 + b"\n"])
+def test_what_came_whole_before_an_event_that_is_too_large_is_given(size: int, large: bytes) -> None:
+    """However the stream is cut, and what comes behind is not."""
+    stream = b"data: a\n\ndata: b\nid: 2\n\n" + large
+    parser, got = Parser(max_bytes=100), list[str]()
+    with pytest.raises(SseError, match="at most 100 bytes"):
+        for start in range(0, len(stream) + size, size):
+            got += [event.data for event in parser.feed(stream[start : start + size])]
+    assert (got, parser.last_event_id) == (["a", "b"], "2")
+
+
 def test_comments_do_not_fill_the_buffer() -> None:
     """Pings without end, also without blank lines between, never reach the limit; nor do many events."""
     parser = Parser(max_bytes=100)
