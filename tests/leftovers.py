@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ _ROUNDS = 50
 """Rounds of the event loop in which a task that is on its way out may end."""
 _SECONDS = 5.0
 """How long a thread that is on its way out may take; nothing waits so long unless it is stuck."""
+_TEST_SECONDS = math.inf if os.environ.get("HYPOTHESIS_PROFILE") == "slow" else 120.0
+"""How long an async test (or an example of one) may take: far more than any needs, so that one which hangs is named."""
 _POOLS = ("AnyIO worker thread", "Trio thread", "asyncio_", "ThreadPoolExecutor")
 """Idle threads that belong to a backend's pool."""
 
@@ -26,12 +29,13 @@ OPEN_FILES = Path("/proc/self/fd")
 
 
 def ends_with_no_task(test: Callable[..., Any]) -> Callable[..., Any]:
-    """The same async test, which fails if a task that it started still lives at its end."""
+    """The same async test, which fails if it hangs, or if a task that it started still lives at its end."""
 
     @functools.wraps(test)
     async def checked(*args: Any, **kwargs: Any) -> None:
         before = _tasks()
-        await test(*args, **kwargs)
+        with anyio.fail_after(_TEST_SECONDS):
+            await test(*args, **kwargs)
         left: dict[int, str] = {}
         for _ in range(_ROUNDS):
             left = {id: name for id, name in _tasks().items() if id not in before}
