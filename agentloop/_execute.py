@@ -14,14 +14,14 @@ from typing import Any, Literal
 
 import anyio
 
-from agentloop._hooks import hook_answer, hook_event
+from agentloop._awaiting import close_unstarted
 from agentloop._host import Job, in_thread
 from agentloop._outcome import Call, Cause, Outcome, Raised, not_stopped, outcome_of, with_answer
+from agentloop._permission import verdict_on
 from agentloop._run import CallbackFailed, Core, Stopped
 from agentloop._sink import Sink
-from agentloop._values import close_unstarted, thaw_json
 from agentloop.abort import AbortSignal
-from agentloop.config import Block, HookAnswer
+from agentloop.config import Block
 from agentloop.errors import ABORTED_CALL_CODES, FinishReason, InvalidArguments, StopReason
 from agentloop.events import (
     ApprovalDecision,
@@ -32,7 +32,7 @@ from agentloop.events import (
     ToolExecutionStart,
 )
 from agentloop.messages import Text, ToolCall, ToolResult, ToolResultMessage
-from agentloop.tools import Tool, ToolContext, ToolInvocation, error_text
+from agentloop.tools import Tool, ToolContext, error_text
 
 log = logging.getLogger("agentloop")
 
@@ -177,59 +177,10 @@ class Batch:
 
     async def _hooks(self, call: Call) -> bool:
         """Step 3, and what a policy says. Whether approval is still to be asked; the call may have ended."""
-        core = self.core
-        decision, name, reason, failed = None, "", None, False
-        for hooks in core.config.hooks:
-            if hooks.pre_tool_use is None:
-                continue
-            try:
-                answer = hook_answer(await core.call(hooks.pre_tool_use, call.invocation))
-            except CallbackFailed as error:
-                log.error("the pre_tool_use hook %s failed", hooks.name, exc_info=error.error)
-                answer, failed = HookAnswer(reason=f"hook failed: {error.text}"), True
-            if answer is None:
-                continue
-            event = hook_event("pre_tool_use", hooks.name, answer, call.call.id)
-            core.emit(event)
-            if decision is None:
-                decision, name, reason = event.decision, hooks.name, event.reason
-        if decision == "deny":
-            self._decide(call, "deny", f"Tool call denied by the {name} hook: {reason or 'no reason given'}.")
-        elif decision is None and failed and core.config.approve is None:
-            self._decide(call, "deny", "Tool call denied: a hook that decides about it failed.")
-        elif decision == "allow":
-            self._decide(call, "forbidden" if await self._policy(call) == "forbidden" else "allow")
-        elif (verdict := await self._policy(call)) is not None:
-            self._decide(call, verdict)
-        else:
-            return True
-        return False
-
-    async def _policy(self, call: Call) -> Any:
-        """What the policy of `approve` says before anybody is asked; None: it leaves the question open, or there is none.
-
-        It sees its own copy of what would run, whatever a hook did to the one that it was given. One that fails forbids.
-        """
-        try:
-            policy = self.core.guard(getattr, self.core.config.approve, "policy", None)
-        except CallbackFailed as error:
-            log.error("the approval policy failed; the call is forbidden", exc_info=error.error)
-            return "forbidden"
-        if policy is None:
-            return None
-        assert call.prepared is not None and call.tool is not None
-        invocation = ToolInvocation(call.call.id, call.call.name, thaw_json(call.prepared.arguments), call.tool)
-        try:
-            verdict = await self.core.call(policy, invocation)
-        except CallbackFailed as error:
-            log.error("the approval policy failed; the call is forbidden", exc_info=error.error)
-            return "forbidden"
-        if verdict is not None and not (isinstance(verdict, str) and verdict in ("allow", "deny", "forbidden")):
-            expected = "None, 'allow', 'deny' or 'forbidden'"
-            got = repr(verdict) if isinstance(verdict, str) else type(verdict).__name__
-            log.error("policy: expected %s, got %s; the call is forbidden", expected, got)
-            return "forbidden"
-        return verdict
+        verdict = await verdict_on(self.core, call)
+        if verdict is not None:
+            self._decide(call, *verdict)
+        return verdict is None
 
     def _decide(self, call: Call, decision: Any, text: str | None = None) -> None:
         """Step 4 is over: tell, and act on it."""

@@ -16,10 +16,11 @@ from typing import Any
 
 import anyio
 
+from agentloop._awaiting import close_unstarted
 from agentloop._decide import Outcomes, Stop
 from agentloop._host import Host, Job, Waiter, cut_closing
 from agentloop._timers import Timers
-from agentloop._values import close_unstarted, valid_text
+from agentloop._values import valid_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context

@@ -2,44 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from types import CoroutineType
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 
 def as_tuple(items: Iterable[Any]) -> tuple[Any, ...]:
     """attrs converter for a sequence of any kind (typed for checkers, which `tuple` as a converter is not)."""
     return tuple(items)
-
-
-class Then(Awaitable[Any]):
-    """What a function makes of an awaitable's value, which may be another awaitable. Unlike a coroutine around it, it can
-    be dropped before its first step without leaving the one inside to warn that nobody awaited it: see `close`."""
-
-    __slots__ = ("_awaitable", "_make")
-
-    def __init__(self, awaitable: Awaitable[Any], make: Callable[[Any], Any]) -> None:
-        self._awaitable = awaitable
-        self._make = make
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._made().__await__()
-
-    async def _made(self) -> Any:
-        made = self._make(await self._awaitable)
-        return await made if inspect.isawaitable(made) else made
-
-    def close(self) -> None:
-        """It will not be awaited (any more)."""
-        close_unstarted(self._awaitable)
-
-
-def close_unstarted(value: Any) -> None:
-    """Close a coroutine whose job was stopped before its first step, which else warns that nobody awaited it."""
-    if isinstance(value, CoroutineType | Then):
-        value.close()
 
 
 MAX_JSON_DEPTH = 200

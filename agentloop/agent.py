@@ -32,7 +32,7 @@ from agentloop._agent.queues import QUEUES, MessageQueues, QueueMode, QueueName
 from agentloop._agent.reader import EventReader
 from agentloop._agent.state import AgentState
 from agentloop._agent.thread import in_a_thread
-from agentloop._values import Then
+from agentloop._awaiting import Then
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context

@@ -19,8 +19,8 @@ from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import attrs
 
+from agentloop._awaiting import Then
 from agentloop._frozen import field, frozen
-from agentloop._values import Then
 from agentloop.messages import (
     AgentMessage,
     AssistantMessage,

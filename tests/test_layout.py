@@ -19,11 +19,11 @@ import agentloop
 ROOT = Path(agentloop.__file__).parent
 
 LAYERS: dict[str, str] = {
-    "values": "errors messages abort _frozen _values _stepped _marks _digest",
+    "values": "errors messages abort _awaiting _frozen _values _stepped _marks _digest",
     "protocol": "events reply grammar reducer _grammar",
     "contracts": "model tools context convert config partial _schema _legal _results _jsontext",
     "host": "_host",
-    "driver": "loop _decide _drive _run _ask _eager _execute _outcome _hooks _toolset _timers _sink _assemble",
+    "driver": "loop _decide _drive _run _ask _eager _execute _outcome _permission _hooks _toolset _timers _sink _assemble",
     "shells": "view _screen compaction agent _agent approval _approval",
     "sessions": "session subagent _session",
     "omni": "omni",

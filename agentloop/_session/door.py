@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from agentloop._awaiting import Then
 from agentloop._jsontext import json_text
-from agentloop._values import Then
 from agentloop.config import Decision, Hooks, MaybeAwaitable
 from agentloop.events import ApprovalRequest
 from agentloop.messages import UserMessage

@@ -34,8 +34,8 @@ from agentloop import (
     tool,
     user,
 )
+from agentloop._awaiting import close_unstarted
 from agentloop._session.door import Door
-from agentloop._values import close_unstarted
 from agentloop.context import compose
 from agentloop.grammar import Checker, check
 from agentloop.messages import Text, ToolCall, Usage

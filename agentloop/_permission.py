@@ -1,0 +1,81 @@
+"""What hooks and a policy say of a call before anybody is asked."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal, TypeAlias
+
+from agentloop._hooks import hook_answer, hook_event
+from agentloop._outcome import Call
+from agentloop._run import CallbackFailed, Core
+from agentloop._values import thaw_json
+from agentloop.config import HookAnswer
+from agentloop.events import Hook
+from agentloop.tools import ToolInvocation
+
+log = logging.getLogger("agentloop")
+
+Verdict: TypeAlias = Literal["allow", "deny", "forbidden"]
+
+
+async def verdict_on(core: Core, call: Call) -> tuple[Verdict, str | None] | None:
+    """The verdict, and the text of a refusal if it has its own; None: nobody decides, so whoever approves is asked.
+
+    A hook's `allow` is not above a policy that forbids. Raises `Stopped` when a stop came first.
+    """
+    event, failed = await _pre_tool_use(core, call)
+    decision = None if event is None else event.decision
+    if event is not None and decision == "deny":
+        return "deny", f"Tool call denied by the {event.name} hook: {event.reason or 'no reason given'}."
+    if decision is None and failed and core.config.approve is None:
+        return "deny", "Tool call denied: a hook that decides about it failed."
+    verdict = await _policy(core, call)
+    if decision == "allow":
+        return ("forbidden" if verdict == "forbidden" else "allow"), None
+    return None if verdict is None else (verdict, None)
+
+
+async def _pre_tool_use(core: Core, call: Call) -> tuple[Hook | None, bool]:
+    """Ask the hooks. The first answer that decides, and whether one has failed."""
+    decided, failed = None, False
+    for hooks in core.config.hooks:
+        if hooks.pre_tool_use is None:
+            continue
+        try:
+            answer = hook_answer(await core.call(hooks.pre_tool_use, call.invocation))
+        except CallbackFailed as error:
+            log.error("the pre_tool_use hook %s failed", hooks.name, exc_info=error.error)
+            answer, failed = HookAnswer(reason=f"hook failed: {error.text}"), True
+        if answer is None:
+            continue
+        event = hook_event("pre_tool_use", hooks.name, answer, call.call.id)
+        core.emit(event)
+        if decided is None and event.decision is not None:
+            decided = event
+    return decided, failed
+
+
+async def _policy(core: Core, call: Call) -> Verdict | None:
+    """What the policy of `approve` says; None: it leaves the question open, or there is none.
+
+    It sees its own copy of what would run, whatever a hook did to the one that it was given. One that fails forbids.
+    """
+    try:
+        policy = core.guard(getattr, core.config.approve, "policy", None)
+        if policy is None:
+            return None
+        assert call.prepared is not None and call.tool is not None
+        invocation = ToolInvocation(call.call.id, call.call.name, thaw_json(call.prepared.arguments), call.tool)
+        verdict = await core.call(policy, invocation)
+    except CallbackFailed as error:
+        log.error("the approval policy failed; the call is forbidden", exc_info=error.error)
+        return "forbidden"
+    return None if verdict is None else _known(verdict)
+
+
+def _known(verdict: Any) -> Verdict:
+    if isinstance(verdict, str) and verdict in ("allow", "deny", "forbidden"):
+        return verdict  # type: ignore[return-value]  # one of these
+    got = repr(verdict) if isinstance(verdict, str) else type(verdict).__name__
+    log.error("policy: expected None, 'allow', 'deny' or 'forbidden', got %s; the call is forbidden", got)
+    return "forbidden"
