@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, ClassVar
 
 import anyio
+import anyio.lowlevel
 import attrs
 import pytest
 
@@ -636,3 +637,27 @@ async def test_g21_a_stream_that_is_opened_after_an_abort_is_not_stepped() -> No
     events = await played(model, abort=abort)
     assert told(events) == [("aborted", "user_abort", "enough")]
     assert (begun, closed) == ([], ["closed"])
+
+
+async def test_a_piece_of_a_reply_does_not_wake_whoever_watches_the_stream() -> None:
+    """However slowly they come: the clock is read once for each, by the reader. (Read again, somebody else looked round.)"""
+
+    class CountingClock(VirtualClock):
+        read = 0
+
+        def now(self) -> float:
+            self.read += 1
+            return super().now()
+
+    async def model(request: ModelRequest) -> AsyncIterator[Any]:
+        for _ in range(int(request.messages[-1].text)):
+            await anyio.lowlevel.checkpoint()
+            yield "a"
+        yield Finish("stop")
+
+    read = []
+    for pieces in ("10", "110"):
+        clock = CountingClock()
+        await played(model, prompts=[pieces], clock=clock, idle_timeout=60)
+        read.append(clock.read)
+    assert read[1] - read[0] <= 100
