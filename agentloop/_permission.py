@@ -23,14 +23,13 @@ async def verdict_on(core: Core, call: Call) -> tuple[Verdict, str | None] | Non
 
     A hook's `allow` is not above a policy that forbids. Raises `Stopped` when a stop came first.
     """
-    event, failed = await _pre_tool_use(core, call)
-    decision = None if event is None else event.decision
-    if event is not None and decision == "deny":
-        return "deny", f"Tool call denied by the {event.name} hook: {event.reason or 'no reason given'}."
-    if decision is None and failed and core.config.approve is None:
+    decided, failed = await _pre_tool_use(core, call)
+    if decided is not None and decided.decision == "deny":
+        return "deny", f"Tool call denied by the {decided.name} hook: {decided.reason or 'no reason given'}."
+    if decided is None and failed and core.config.approve is None:
         return "deny", "Tool call denied: a hook that decides about it failed."
     verdict = await _policy(core, call)
-    if decision == "allow":
+    if decided is not None:  # it allows
         return ("forbidden" if verdict == "forbidden" else "allow"), None
     return None if verdict is None else (verdict, None)
 
