@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import anyio.lowlevel
 import attrs
 
 from agentloop._assemble import Assembler
@@ -227,10 +228,12 @@ class _Reading:
                     count = 0
                     if core.closing:  # the front may still look as if it waited for more
                         break
-                    if not (core.parked and not core.buffer):
+                    if core.parked and not core.buffer:  # nothing came of the chunks, but others are to have their turn
+                        await anyio.lowlevel.checkpoint()
+                    else:
                         await self._room()
-                        if core.look():  # the consumer may have aborted before it came back: nothing more is read
-                            break
+                    if core.look():  # somebody may have aborted meanwhile: nothing more is read
+                        break
         finally:
             close = getattr(stream, "aclose", None)
             if close is not None and getattr(stream, "ag_frame", stream) is not None:  # a generator's end is its end

@@ -661,3 +661,24 @@ async def test_a_piece_of_a_reply_does_not_wake_whoever_watches_the_stream() -> 
         await played(model, prompts=[pieces], clock=clock, idle_timeout=60)
         read.append(clock.read)
     assert read[1] - read[0] <= 110
+
+
+async def test_a_model_of_whose_chunks_nothing_comes_gives_the_others_their_turn() -> None:
+    """Also when it never waits: an abort gets in."""
+    abort, begun = AbortSignal(), anyio.Event()
+
+    async def model(request: ModelRequest) -> AsyncIterator[Any]:
+        begun.set()
+        while True:
+            yield UsageChunk(Usage(output=1))
+
+    events: list[Event] = []
+    async with anyio.create_task_group() as group:
+
+        async def run() -> None:
+            events.extend(await played(model, abort=abort))
+
+        group.start_soon(run)
+        await begun.wait()
+        abort.abort("enough")
+    assert told(events) == [("aborted", "user_abort", "enough")]
