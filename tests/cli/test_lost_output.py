@@ -95,12 +95,17 @@ def test_an_output_that_was_closed_beforehand(folder: Path, name: str) -> None:
     assert (ran.returncode, ran.stdout) == (2, b"")
 
 
+def _interruptible() -> None:
+    """What a shell's background job starts is born deaf to it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_before_the_run(folder: Path) -> None:
     """While tools are loaded, say: the command ends at once, without a traceback."""
     Path("slow.py").write_text("import sys\nprint('loading', flush=True)\nsys.stdin.read()\n")
     process = subprocess.Popen(
         [sys.executable, "-m", "agentloop", "run", "--tools", "slow.py:x", "hello"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_interruptible,
     )  # fmt: skip
     assert process.stdout is not None and process.stdout.readline() == b"loading\n"
     process.send_signal(signal.SIGINT)

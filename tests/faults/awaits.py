@@ -110,7 +110,6 @@ LEFT_OUT: dict[str, str] = {
     "_eager.py: await self.ahead.discard": _SECOND,
     "_execute.py: await core.cancel_jobs": _SECOND,
     "_execute.py: return await value if": "a tool or a callback that is no coroutine function and returns an awaitable",
-    '_execute.py: self._decide(call, "forbidden"': "a policy behind a hook's `allow`; the same call as in the line below it",
     "_run.py: await self.within_grace": _SECOND,
     "_run.py: await self.cancel_jobs": _SECOND,
     "_run.py: await self.until(lambda: all(": _SECOND,
