@@ -29,6 +29,7 @@ from agentloop import (
     RequestEnd,
     Run,
     ToolContext,
+    ToolExecutionEnd,
     ToolExecutionUpdate,
     ToolInvocation,
     ToolResult,
@@ -572,3 +573,32 @@ async def test_g24_a_model_that_never_waits_is_stopped_when_another_task_closes_
             async for _ in run:
                 pass
         await over.wait()
+
+
+async def test_g19_a_tool_that_was_given_up_and_reports_without_end_holds_nobody_up() -> None:
+    """Its reports are dropped, and each lets the others have their turn: the run goes on to its end."""
+    told, over = anyio.Event(), anyio.Event()
+
+    @tool(timeout=1)
+    async def reports(ctx: ToolContext) -> str:
+        """Say more than anybody takes, whatever comes."""
+        while not told.is_set():
+            try:
+                await ctx.output("some")
+            except BaseException:
+                pass
+        over.set()
+        return ""
+
+    clock = VirtualClock(autojump_threshold=None)
+    config = Config(model=ScriptedModel([[call("reports")], "done"], clock=clock), clock=clock, abort_grace=0.05)
+    events: list[Event] = []
+    with anyio.fail_after(20):
+        async for event in agent_loop(["go"], Context(tools=[reports]), config):
+            events.append(event)
+            if isinstance(event, ToolExecutionUpdate):
+                clock.jump(1)
+        told.set()
+        await over.wait()
+    (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    assert (end.error_code, events[-1].stop_reason) == ("not_stopped", "completed")  # type: ignore[union-attr]
