@@ -682,3 +682,22 @@ async def test_a_model_of_whose_chunks_nothing_comes_gives_the_others_their_turn
         await begun.wait()
         abort.abort("enough")
     assert told(events) == [("aborted", "user_abort", "enough")]
+
+
+async def test_a_stream_need_not_have_an_aclose(caplog: pytest.LogCaptureFixture) -> None:
+    """Any async iterator will do, and nothing is said of it."""
+
+    class Stream:
+        def __init__(self) -> None:
+            self.chunks = iter(["a", Finish("stop")])
+
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> Any:
+            for chunk in self.chunks:
+                return chunk
+            raise StopAsyncIteration
+
+    events = await played(lambda request: Stream())
+    assert (told(events), caplog.records) == ([("completed", None, None)], [])
