@@ -307,7 +307,7 @@ class AwaitPoints(Points):
     def goes_on(self, found: tuple[Spot, ...], what: str, cancelled: bool) -> BaseException | None:
         """A wait is over, or `cancelled`. What is to be raised there, if anything."""
         fault = self._is_here(Point("goes on", "goes on", what, found))
-        if fault is None or (fault is HANG and cancelled):  # it would swallow the one cancellation that comes
+        if fault is None or (fault is HANG and cancelled):  # the one cancellation that comes would be, or is, used up
             return None
         self.done = True
         self.thrown = None if fault.error is None else fault.error()
@@ -361,6 +361,7 @@ class Watched(Coroutine[Any, Any, Any]):
         self._waiting: tuple[Spot, ...] = ()
         self._role = ""
         self._hanging: Any = None
+        self._cancelled = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -386,8 +387,9 @@ class Watched(Coroutine[Any, Any, Any]):
         if self._hanging is not None:
             return self._hang(step, given)
         waiting, self._waiting = self._waiting, ()
+        self._cancelled = self._cancelled or step == self.inner.throw
         if waiting:
-            error = self._points.goes_on(waiting, self._role, cancelled=step == self.inner.throw)
+            error = self._points.goes_on(waiting, self._role, self._cancelled)
             if isinstance(error, _Hang):
                 self._hanging = anyio.sleep_forever()
                 return self._hanging.send(None)
