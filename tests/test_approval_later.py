@@ -17,6 +17,7 @@ from agentloop import (
     ApprovalRequest,
     Config,
     Context,
+    MessageEnd,
     ToolExecutionStart,
     TraceLocked,
     agent_loop,
@@ -24,8 +25,10 @@ from agentloop import (
 )
 from agentloop.approval import Approvals, Policy, Rule, until_waiting
 from agentloop.cli import main
+from agentloop.cli.check import check_session
 from agentloop.omni.answers import approved_calls, open_questions, store_answer
 from agentloop.omni.resume import resume_session
+from agentloop.omni.trace import trace_files
 from agentloop.session import Session
 from agentloop.testing import ScriptedModel, call, collect
 
@@ -179,6 +182,23 @@ async def test_a_stored_deny_is_final(tmp_path: Path) -> None:
     store_answer(desk.traces, ID, "c", "deny", desk.digest())
     assert await desk.go_on(Policy(default="allow")) == []
     assert desk.ran == []
+
+
+async def test_an_answer_behind_a_later_run_that_was_left_is_no_finding(tmp_path: Path) -> None:
+    """The run that asked is gone, and the one that stands open knows nothing of the call: the trace is still a legal one."""
+    desk = Desk(tmp_path)
+    model = ScriptedModel([[call("delete", {"path": "a"}, id="c")], "never asked for"])
+    async with Session.create(desk.traces, model, tools=[desk.delete], session_id=ID) as session:
+        await collect(until_waiting(session.run("go", approve=Approvals())))
+        run = session.run("something else", approve=Approvals())
+        async for event in run:
+            if isinstance(event, MessageEnd):
+                break
+        await run.aclose()
+    store_answer(desk.traces, ID, "c", "allow", desk.digest())
+    (report,) = check_session([str(file.path) for file in trace_files(desk.traces, ID)])
+    assert report.ok, report.to_text()
+    assert report.runs == 2
 
 
 async def test_answers_that_fit_no_question(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from agentloop.cli import UsageError
 from agentloop.cli._files import FILE_OR_ID, add_traces_argument, by_session, files_of, open_file
 from agentloop.cli._text import counted, safe, safe_json
 from agentloop.errors import GrammarError, TraceReadError
-from agentloop.events import AgentEnd, AgentStart, CompactionEnd, Event
+from agentloop.events import AgentEnd, AgentStart, ApprovalDecision, ApprovalRequest, CompactionEnd, Event
 from agentloop.grammar import Checker, ValueChecker
 from agentloop.omni.check import Finding, ProtocolChecker
 from agentloop.omni.codec import Decoder
@@ -121,12 +121,17 @@ class _Runs:
         """Whether it is a trace, which leaves out what was not committed to it."""
         self.report = Report("")
         self._checkers: tuple[Checker, ValueChecker] | None = None  # None: outside a run, or it broke a rule
+        self._asked: set[str | None] = set()  # calls that earlier runs asked about
+        self._asks: set[str | None] = set()  # … and this one
 
     def feed(self, line: int, event: Event) -> None:
         """Take the next event. A run that begins while another has not ended follows one that was killed."""
         if isinstance(event, AgentStart):
             self._checkers = Checker(trace=self.trace), ValueChecker()
             self.report.runs += 1
+            self._asked, self._asks = self._asked | self._asks, set()
+        if isinstance(event, ApprovalRequest):
+            self._asks.add(event.tool_call_id)
         if self.trace and isinstance(event, CompactionEnd) and event.status == "retryable" and event.attempt is None:
             self._checkers = None  # what a resume puts behind a compaction in which a run was killed
         if self._checkers is None:
@@ -135,10 +140,17 @@ class _Runs:
             for checker in self._checkers:
                 checker.feed(event)
         except GrammarError as error:
-            self.report.findings.append(Finding(line, error.rule, _words(error)))
+            if not self._is_late_answer(event):
+                self.report.findings.append(Finding(line, error.rule, _words(error)))
             self._checkers = None  # one broken rule breaks others: the rest of the run would only repeat it
         if isinstance(event, AgentEnd):
             self._checkers = None
+
+    def _is_late_answer(self, event: Event) -> bool:
+        """Whether somebody answered an earlier run's question when nobody had the session: the run before was killed."""
+        if not (self.trace and isinstance(event, ApprovalDecision)):
+            return False
+        return event.tool_call_id in self._asked and event.tool_call_id not in self._asks
 
 
 def _words(error: GrammarError) -> str:

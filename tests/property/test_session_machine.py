@@ -438,7 +438,7 @@ class SessionWorld:
                     session = payload["session"]
                     self.usage = Usage(session["cache_read"], session["cache_write"], session["output"])
         self.unasked = allowed - self.outputs
-        self.denied |= denied
+        self.denied = {number for number in self.denied if number in self.of_child} | denied
         self.allowed = {number for number in self.allowed if number in self.of_child} | allowed
 
     def store(self, choice: int, decision: Any) -> bool:
