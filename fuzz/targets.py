@@ -38,7 +38,7 @@ from agentloop.omni.jsonl import dumps, loads
 from agentloop.omni.reader import TraceReader
 from agentloop.omni.redact import mask_secrets, mask_text
 from agentloop.omni.resume import resume_file, to_json
-from agentloop.omni.sse import Parser, encode
+from agentloop.omni.sse import Parser, ServerSentEvent, encode
 from agentloop.partial import PartialArguments
 from agentloop.testing.clock import VirtualClock
 from agentloop.testing.scenarios import run_scenario
@@ -78,14 +78,8 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 def sse(data: bytes) -> None:
     """Server-sent events: whole and in pieces the same events; what is JSON is carried by the encoder unchanged."""
     whole, cut = Parser(max_bytes=512), Parser(max_bytes=512)
-    events, in_pieces = [], []
-    try:
-        events = whole.feed(data)
-    except SseError:
-        return
-    for piece in _pieces(data):
-        in_pieces += cut.feed(piece)
-    assert events == in_pieces
+    events, problem = _events(whole, [data])
+    assert (events, problem) == _events(cut, _pieces(data))
     assert whole.last_event_id == cut.last_event_id
     assert whole.retry == cut.retry
     for event in events:
@@ -93,6 +87,17 @@ def sse(data: bytes) -> None:
             record = event.record()
             [again] = Parser().feed(encode(record))
             assert dumps(again.record()) == dumps(record)
+
+
+def _events(parser: Parser, pieces: Iterable[bytes]) -> tuple[list[ServerSentEvent], str | None]:
+    """What the pieces give, and what is wrong with what comes then."""
+    events: list[ServerSentEvent] = []
+    try:
+        for piece in (*pieces, b""):
+            events += parser.feed(piece)
+    except SseError as error:
+        return events, str(error)
+    return events, None
 
 
 def jsonl(data: bytes) -> None:
