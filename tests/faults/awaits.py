@@ -387,7 +387,8 @@ class Watched(Coroutine[Any, Any, Any]):
         if self._hanging is not None:
             return self._hang(step, given)
         waiting, self._waiting = self._waiting, ()
-        self._cancelled = self._cancelled or step == self.inner.throw
+        if step == self.inner.throw or type(given).__name__ == "Error":  # trio sends an outcome
+            self._cancelled = True
         if waiting:
             error = self._points.goes_on(waiting, self._role, self._cancelled)
             if isinstance(error, _Hang):
