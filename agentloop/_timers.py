@@ -11,11 +11,14 @@ from agentloop.config import Clock, SystemClock
 Sleep: TypeAlias = Callable[[float, Callable[[], None]], Callable[[], None]]
 """Calls back after so many seconds of the caller's clock; what it returns cancels."""
 
+_MOMENT = 0.01
+"""Seconds, real ones: what was cancelled without any grace gets them to end."""
+
 
 class Timers:
     """Rings the driver's bell when the clock reads what a timer is set to; whoever set it looks whether it has `expired`."""
 
-    __slots__ = ("_at", "_cancel", "_clock", "_host", "_ring", "_sleep", "_system", "_times")
+    __slots__ = ("_at", "_cancel", "_clock", "_host", "_late", "_ring", "_sleep", "_system", "_times")
 
     def __init__(self, clock: Clock, host: Host, ring: Callable[[], None], sleep: Sleep) -> None:
         self._clock = clock
@@ -26,15 +29,19 @@ class Timers:
         self._times: dict[object, float] = {}
         self._at: float | None = None
         self._cancel: Callable[[], None] | None = None
+        self._late: Callable[[], None] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._times)
 
     def set(self, key: object, at: float) -> None:
-        """Ring when the clock reads `at`."""
+        """Ring when the clock reads `at`; if it does already, in a moment: others have their turn first."""
         self._times[key] = at
         if self._at is None or at < self._at:
             self._arm()
+            past = self._at is None or at < self._at
+            if past and self._late is None:  # no alarm goes off for it, and whoever set it may have looked before
+                self._late = self._host.timer(_MOMENT, self._again)
 
     def clear(self, key: object) -> None:
         """Forget a timer. The system's alarm stays: it finds out when it rings, which costs less than to set it anew."""
@@ -50,6 +57,8 @@ class Timers:
         """Forget all of them, and the run that they were for (it holds this)."""
         self._times.clear()
         self._arm()
+        if self._late is not None:
+            self._late()
         self._ring, self._sleep = _nothing, self._host.timer  # an alarm may be on its way
 
     def _arm(self) -> None:
@@ -68,6 +77,10 @@ class Timers:
             self._cancel = self._host.timer(at - now, self._alarm)
         else:
             self._cancel = self._sleep(at - now, self._alarm)
+
+    def _again(self) -> None:
+        self._late = None
+        self._ring()
 
     def _alarm(self) -> None:
         self._cancel = None

@@ -607,6 +607,51 @@ async def test_a_question_that_nobody_answers_in_time(caplog: pytest.LogCaptureF
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("virtual", [True, False])
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ({"tool_timeout": 0}, "tool_timeout"),
+        ({"tool_timeout": 0, "abort_grace": 0}, "tool_timeout"),
+        ({"tool_timeout": 0.01, "abort_grace": 0}, "tool_timeout"),
+        ({"tool_timeout": 0.01, "abort_grace": 0, "deaf": True}, "not_stopped"),
+        ({"approve": True, "approval_timeout": 0}, "denied"),
+    ],
+)
+async def test_a_limit_of_no_time_at_all_is_kept(limits: dict[str, Any], code: str, virtual: bool) -> None:
+    """What never ends is ended: a time that has come when its timer is set needs no alarm to be noticed. What hears its
+    cancellation has stopped, also without any grace."""
+    release, deaf = anyio.Event(), "deaf" in limits
+
+    @tool
+    async def endless(ctx: ToolContext) -> str:
+        """Never end."""
+        while not release.is_set():
+            try:
+                with anyio.CancelScope(shield=deaf):
+                    await release.wait()
+            except anyio.get_cancelled_exc_class():
+                if not deaf:
+                    raise
+        return "late"
+
+    async def nobody(request: ApprovalRequest) -> str:
+        await release.wait()
+        return "allow"
+
+    changes = {name: value for name, value in limits.items() if name != "deaf"}
+    if "approve" in changes:
+        changes["approve"] = nobody
+    if virtual:
+        changes["clock"] = VirtualClock()
+    try:
+        with anyio.fail_after(5):
+            events = await played(call("endless"), tools=(endless,), **changes)
+    finally:
+        release.set()
+    assert [end[0] for end in ends(events)] == [code]
+
+
 async def test_no_hook_begins_for_a_tool_that_ignores_an_abort() -> None:
     """It is given up within its bound, and its end is not shown to `after_tool_call`."""
     signal, clock, release = AbortSignal(), VirtualClock(), anyio.Event()

@@ -98,6 +98,22 @@ async def test_a_timer_has_expired_from_its_time_on() -> None:
     assert alarms.timers.expired("a")
 
 
+async def test_a_timer_whose_time_has_come_when_it_is_set_rings_in_a_moment() -> None:
+    """No alarm goes off for it, and whoever set it may have looked already. Once, however many there are; not after `stop`."""
+    rung = anyio.Event()
+    alarms = Alarms()
+    alarms.timers = Timers(alarms, make_host(), rung.set, alarms._set)
+    alarms.time = 5
+    alarms.timers.set("now", 5)
+    alarms.timers.set("before", 3)
+    assert not rung.is_set()
+    with anyio.fail_after(10):
+        await rung.wait()
+    assert alarms.set == []
+    alarms.timers.set("again", 5)
+    alarms.timers.stop()
+
+
 async def test_a_timer_that_is_cleared_takes_its_alarm_along() -> None:
     """On a caller's clock no sleep is left behind for it; others, and keys that are unknown, change nothing."""
     alarms = Alarms()
