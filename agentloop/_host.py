@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import math
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -30,8 +31,8 @@ class Job:
     """One awaitable of the caller's in a task of its own."""
 
     __slots__ = (
-        "_done_callback", "_handle", "_stopped", "cancel_requested", "closing", "done", "error", "make", "tag", "then",
-        "value",
+        "_done_callback", "_handle", "_stopped", "bound", "cancel_requested", "closing", "done", "error", "make", "tag",
+        "then", "value",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +53,8 @@ class Job:
         self.cancel_requested = False
         self.closing: anyio.CancelScope | None = None
         """What shields the clean-up that it awaits (see `close_shielded`)."""
+        self.bound = math.inf
+        """Seconds that a clean-up may take which is still to begin."""
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -339,11 +342,13 @@ async def in_thread(function: Callable[[], Any], limiter: anyio.CapacityLimiter)
 
 async def close_shielded(close: Callable[[], Awaitable[Any]], job: Job) -> None:
     """Await a clean-up that a cancellation must not cut, in a job; whoever gives the job up cuts it after all."""
-    with anyio.CancelScope(shield=True) as job.closing:
+    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + job.bound) as job.closing:
         await close()
 
 
-def cut_closing(job: Job) -> None:
-    """Cancel a clean-up that takes too long: behind its shield it would outlast even the end of trio."""
+def cut_closing(job: Job, bound: float) -> None:
+    """Cancel a clean-up that takes too long: behind its shield it would outlast even the end of trio. One that begins only
+    now that nobody waits for it any more may take `bound` seconds."""
+    job.bound = bound
     if job.closing is not None:
         job.closing.cancel()

@@ -413,7 +413,7 @@ class Core:
     def give_up(self, job: Job) -> None:
         """Stop waiting for a job that ignores its cancellation, or whose clean-up does not end."""
         self.jobs.discard(job)
-        cut_closing(job)
+        cut_closing(job, self.bound)
         log.warning("%s did not stop within its bound and is left to itself", job.tag or "a callback")
 
     # ------------------------------------------------------------ lifetime

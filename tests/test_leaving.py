@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import threading
@@ -501,6 +502,61 @@ async def test_g24_a_clean_up_that_never_ends_is_cut_when_the_run_gives_it_up(wh
         await run.aclose()
         assert stuck.begun.is_set()
         await stuck.over.wait()
+
+
+class _Deaf:
+    """Work that hears no cancellation until it is let go, and a clean-up that comes back when it is."""
+
+    servers = ("s",)
+
+    def __init__(self) -> None:
+        self.begun, self.go, self.over, self.end = anyio.Event(), anyio.Event(), anyio.Event(), anyio.Event()
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        await self.connect()
+        raise StopAsyncIteration
+
+    async def connect(self) -> Any:
+        self.begun.set()
+        while not self.go.is_set():
+            with contextlib.suppress(anyio.get_cancelled_exc_class()), anyio.CancelScope(shield=True):
+                await self.go.wait()
+        return McpConnectEnd("completed", ()), ()
+
+    async def changed(self) -> None:
+        return None
+
+    async def aclose(self) -> None:
+        try:
+            await self.end.wait()
+        finally:
+            self.over.set()
+
+    close = aclose
+
+
+@pytest.mark.parametrize("where", ["model", "source"])
+async def test_g24_a_clean_up_that_begins_after_its_work_was_given_up_is_cut_as_well(where: str) -> None:
+    """Nobody waits for it any more: behind its shield it would outlast the event loop, which waits for it at its end."""
+    deaf = _Deaf()
+    source: Any = deaf if where == "source" else None
+    model: Any = ScriptedModel(["done"]) if where == "source" else lambda request: deaf
+    run = agent_loop(["go"], Context(), Config(model=model, tool_source=source, clock=VirtualClock(), abort_grace=0.05))
+    try:
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as group:
+                group.start_soon(collect, run)
+                await deaf.begun.wait()
+                await run.aclose()
+            deaf.go.set()
+            await deaf.over.wait()
+    finally:
+        deaf.go.set()
+        deaf.end.set()
+        await wait_all_blocked()
 
 
 @pytest.mark.parametrize("way", ["yields", "awaits", "child"])
