@@ -11,6 +11,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
+from types import AsyncGeneratorType
 from typing import Any
 
 import anyio.lowlevel
@@ -236,7 +237,8 @@ class _Reading:
                         break
         finally:
             close = getattr(stream, "aclose", None)
-            if close is not None and getattr(stream, "ag_frame", stream) is not None:  # a generator's end is its end
+            ended = type(stream) is AsyncGeneratorType and stream.ag_frame is None  # its end has closed it
+            if close is not None and not ended:
                 await close_shielded(close, job)
 
     async def _room(self) -> None:

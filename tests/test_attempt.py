@@ -684,6 +684,34 @@ async def test_a_model_of_whose_chunks_nothing_comes_gives_the_others_their_turn
     assert told(events) == [("aborted", "user_abort", "enough")]
 
 
+async def test_a_stream_that_wraps_a_generator_is_closed_when_that_has_ended() -> None:
+    """It may have more to clean up than the generator whose attributes it shows."""
+    closed = list[str]()
+
+    async def pieces() -> AsyncIterator[Any]:
+        yield "a"
+        yield Finish("stop")
+
+    class Wrapped:
+        def __init__(self) -> None:
+            self.pieces = pieces()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.pieces, name)
+
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> Any:
+            return await anext(self.pieces)
+
+        async def aclose(self) -> None:
+            closed.append("closed")
+
+    events = await played(lambda request: Wrapped())
+    assert (told(events), closed) == ([("completed", None, None)], ["closed"])
+
+
 async def test_a_stream_need_not_have_an_aclose(caplog: pytest.LogCaptureFixture) -> None:
     """Any async iterator will do, and nothing is said of it."""
 
