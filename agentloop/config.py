@@ -204,7 +204,7 @@ def _retry(retry: Retry | None) -> Retry:
 
 def _a_model(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Said at once: a name in the model's place would else be a failed request, asked again for a minute."""
-    if isinstance(value, type) and not hasattr(value, "__aiter__"):
+    if isinstance(value, type) and not (hasattr(value, "__aiter__") or hasattr(value, "__await__")):
         raise TypeError(f"Config.model: expected a model, got the class {value.__name__} itself")
     if not callable(value):
         hint = f"; agentloop.models.registry.resolve({value!r}) gives one" if isinstance(value, str) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, ClassVar
 
 import anyio
@@ -710,6 +710,33 @@ async def test_a_stream_that_wraps_a_generator_is_closed_when_that_has_ended() -
 
     events = await played(lambda request: Wrapped())
     assert (told(events), closed) == ([("completed", None, None)], ["closed"])
+
+
+async def test_a_class_may_be_a_model_if_its_values_are_streams_or_give_one() -> None:
+    """One that is iterated, and one that is awaited first; any other class is a model that was not made."""
+
+    class Stream:
+        def __init__(self, request: ModelRequest) -> None:
+            self.chunks = iter(["a", Finish("stop")])
+
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> Any:
+            for chunk in self.chunks:
+                return chunk
+            raise StopAsyncIteration
+
+    class Opened(Awaitable[Any]):
+        def __init__(self, request: ModelRequest) -> None:
+            self.request = request
+
+        def __await__(self) -> Generator[Any, Any, Any]:
+            yield from anyio.lowlevel.checkpoint().__await__()
+            return Stream(self.request)
+
+    assert told(await played(Stream)) == [("completed", None, None)]
+    assert told(await played(Opened)) == [("completed", None, None)]
 
 
 async def test_a_stream_need_not_have_an_aclose(caplog: pytest.LogCaptureFixture) -> None:
