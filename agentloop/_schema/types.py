@@ -46,7 +46,7 @@ _WRITTEN_AS_TEXT = ("datetime", "decimal", "pathlib", "uuid")
 
 
 def _parsed_text(annotation: type) -> Shape | None:
-    if not any(base.__module__.partition(".")[0] in _WRITTEN_AS_TEXT for base in annotation.__mro__):
+    if not any(str(base.__module__).partition(".")[0] in _WRITTEN_AS_TEXT for base in annotation.__mro__):
         return None
     from agentloop._schema.parsed import parsed_text
 

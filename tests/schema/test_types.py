@@ -136,6 +136,14 @@ def test_schema_of_a_type(annotation: Any, schema: Any) -> None:
     assert list(map(str, schema_of(annotation))) == list(schema)
 
 
+@pytest.mark.parametrize("module", [None, property(str), "pathlib.more"])
+def test_a_class_may_say_anything_of_its_module(module: Any) -> None:
+    """Classes that are made by code need not have a name there."""
+    made = dataclasses.make_dataclass("Made", [("n", int)])
+    made.__module__ = module
+    assert schema_of(made) == {"$ref": "#/$defs/Made"}
+
+
 def test_a_decimal_is_text_with_a_pattern() -> None:
     """Decimals are exact, so they are not JSON numbers."""
     assert schema_of(decimal.Decimal)["type"] == "string"
