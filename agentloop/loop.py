@@ -61,11 +61,11 @@ def compact(context: Context, config: Config) -> Run:
     """
 
     def prepare() -> tuple[Context, Config, Outcomes]:
-        if config.compaction is None:
+        if isinstance(config, Config) and config.compaction is None:  # anything else is refused as what it is
             raise ValueError("config.compaction: expected a compaction, got None")
-        if not context.messages:
+        if not _checked(context).messages:
             raise ValueError("context.messages: expected messages to compact, got none")
-        return _checked(context), config, Outcomes(manual=True)
+        return context, config, Outcomes(manual=True)
 
     return Run(prepare)
 

@@ -18,6 +18,7 @@ from agentloop import (
     tool,
     user,
 )
+from agentloop.compaction import Summarize
 from agentloop.grammar import check
 from agentloop.messages import AssistantMessage, ToolCall
 from agentloop.testing import ScriptedModel, collect
@@ -129,6 +130,9 @@ MODEL = Config(model=ScriptedModel(["never"]))
         (lambda: agent_loop(["go"], Context(), None), TypeError, "config: expected a Config, got NoneType"),  # type: ignore[arg-type]
         (lambda: compact(Context(messages=[GO]), MODEL), ValueError,
          "config.compaction: expected a compaction, got None"),
+        (lambda: compact(Context(messages=[GO]), None), TypeError, "config: expected a Config, got NoneType"),  # type: ignore[arg-type]
+        (lambda: compact([GO], Config(model=ScriptedModel([]), compaction=Summarize())), TypeError,  # type: ignore[arg-type]
+         "context: expected a Context, got list"),
     ],
 )  # fmt: skip
 async def test_what_cannot_be_a_run_is_refused_by_its_first_step(run: Any, error: type[Exception], words: str) -> None:
