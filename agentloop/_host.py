@@ -157,7 +157,7 @@ class AsyncioHost:
             job.finish()
             return
         job._handle = task
-        if job.cancel_requested:  # while it ran up to here, without a handle
+        if job.cancel_requested and job.closing is None:  # while it ran up to here, without a handle
             task.cancel()
         _tasks.add(task)
         task.add_done_callback(functools.partial(_asyncio_done, job))
@@ -167,7 +167,7 @@ class AsyncioHost:
             return
         job.cancel_requested = True
         task = job._handle
-        if task is not None and not task.cancelling():
+        if task is not None and not task.cancelling() and job.closing is None:  # it would go through the shield
             task.cancel()
 
     def start(self, main: Coroutine[Any, Any, None], ended: Callable[[], None]) -> None:

@@ -712,6 +712,40 @@ async def test_a_stream_that_wraps_a_generator_is_closed_when_that_has_ended() -
     assert (told(events), closed) == ([("completed", None, None)], ["closed"])
 
 
+async def test_g24_a_stream_that_is_being_closed_when_the_run_is_stopped_is_closed_to_the_end() -> None:
+    """Its clean-up has begun by itself, and hears no cancellation within its bound."""
+    abort, closing, go, log = AbortSignal(), anyio.Event(), anyio.Event(), list[str]()
+
+    class Stream:
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> Any:
+            raise StopAsyncIteration
+
+        async def aclose(self) -> None:
+            closing.set()
+            try:
+                await go.wait()
+                log.append("closed")
+            except anyio.get_cancelled_exc_class():
+                log.append("cut")
+                raise
+
+    events: list[Event] = []
+    async with anyio.create_task_group() as group:
+
+        async def run() -> None:
+            events.extend(await played(lambda request: Stream(), abort=abort, abort_grace=10))
+
+        group.start_soon(run)
+        await closing.wait()
+        abort.abort("enough")
+        await wait_all_blocked()
+        go.set()
+    assert (told(events), log) == ([("aborted", "user_abort", "enough")], ["closed"])
+
+
 async def test_a_class_may_be_a_model_if_its_values_are_streams_or_give_one() -> None:
     """One that is iterated, and one that is awaited first; any other class is a model that was not made."""
 
