@@ -81,7 +81,8 @@ class Parser:
     Pieces may end anywhere, inside a character or between CR and LF. What stands behind the last blank line when the
     stream ends is no event, as the format wants it. The work is linear in the bytes. An event that grows beyond
     `max_bytes` raises `SseError`, and so does every `feed` after it: the stream cannot be trusted any more. Events that
-    came whole in the same piece before it are given first; then the next `feed` raises.
+    came whole in the same piece before it are given first; then the next `feed` raises. `feed(b"")` at the end of the
+    stream tells whether anything was lost so.
     """
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
