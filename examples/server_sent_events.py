@@ -16,7 +16,8 @@ clients: set[asyncio.Queue[Frame | None]] = set()
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.readuntil(b"\r\n\r\n")  # a header Last-Event-ID would go to `connect`: what was missed comes first
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
-    clients.add(queue := asyncio.Queue())
+    queue = asyncio.Queue[Frame | None]()
+    clients.add(queue)
     for frame in channel.connect(state=task_state("idle")):
         writer.write(frame.data)
     while frame := await queue.get():
