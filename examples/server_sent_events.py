@@ -18,8 +18,8 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
     queue = asyncio.Queue[Frame | None]()
     clients.add(queue)
-    for frame in channel.connect(state=task_state("idle")):
-        writer.write(frame.data)
+    for missed in channel.connect(state=task_state("idle")):
+        writer.write(missed.data)
     while frame := await queue.get():
         writer.write(frame.data)
         await writer.drain()
