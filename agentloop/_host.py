@@ -31,8 +31,8 @@ class Job:
     """One awaitable of the caller's in a task of its own."""
 
     __slots__ = (
-        "_done_callback", "_handle", "_stopped", "bound", "cancel_requested", "closing", "done", "error", "make", "tag",
-        "then", "value",
+        "_done_callback", "_handle", "_stopped", "cancel_requested", "closing", "done", "error", "make", "tag", "then",
+        "value",
     )  # fmt: skip
 
     def __init__(
@@ -51,10 +51,8 @@ class Job:
         self.tag = tag
         self._handle: Any = None
         self.cancel_requested = False
-        self.closing: anyio.CancelScope | None = None
-        """What shields the clean-up that it awaits (see `close_shielded`)."""
-        self.bound = math.inf
-        """Seconds that a clean-up may take which is still to begin."""
+        self.closing: anyio.CancelScope | float = math.inf
+        """What shields the clean-up that it awaits (see `close_shielded`); before, how many seconds that may take."""
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -70,7 +68,6 @@ class Job:
         if not self.done:
             self.done = True
             self._done_callback(self)
-            self.closing = None
             # They lead back to whoever holds this job: such a circle would stay until the garbage collector comes by.
             del self.make, self.then, self._done_callback, self._stopped
 
@@ -157,7 +154,7 @@ class AsyncioHost:
             job.finish()
             return
         job._handle = task
-        if job.cancel_requested and job.closing is None:  # while it ran up to here, without a handle
+        if job.cancel_requested and isinstance(job.closing, float):  # while it ran up to here, without a handle
             task.cancel()
         _tasks.add(task)
         task.add_done_callback(functools.partial(_asyncio_done, job))
@@ -167,7 +164,9 @@ class AsyncioHost:
             return
         job.cancel_requested = True
         task = job._handle
-        if task is not None and not task.cancelling() and job.closing is None:  # it would go through the shield
+        if (
+            task is not None and not task.cancelling() and isinstance(job.closing, float)
+        ):  # else it would go through the shield
             task.cancel()
 
     def start(self, main: Coroutine[Any, Any, None], ended: Callable[[], None]) -> None:
@@ -342,13 +341,15 @@ async def in_thread(function: Callable[[], Any], limiter: anyio.CapacityLimiter)
 
 async def close_shielded(close: Callable[[], Awaitable[Any]], job: Job) -> None:
     """Await a clean-up that a cancellation must not cut, in a job; whoever gives the job up cuts it after all."""
-    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + job.bound) as job.closing:
+    bound = job.closing if isinstance(job.closing, float) else math.inf
+    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + bound) as job.closing:
         await close()
 
 
 def cut_closing(job: Job, bound: float) -> None:
     """Cancel a clean-up that takes too long: behind its shield it would outlast even the end of trio. One that begins only
     now that nobody waits for it any more may take `bound` seconds."""
-    job.bound = bound
-    if job.closing is not None:
+    if isinstance(job.closing, float):
+        job.closing = bound
+    else:
         job.closing.cancel()
