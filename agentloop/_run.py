@@ -3,8 +3,8 @@
 One deque goes between the two. `emit` checks an event against the grammar, folds it and appends it; it never waits. The front
 takes events and *parks* when there is none; the front being parked on an empty deque is exactly "the consumer has asked for the
 event after", which is what `barrier` waits for before an effect. The driver itself waits in one place, `until`, on a bell
-that everything rings: the front, jobs that end, timers, an abort. Nothing here holds the front, so that a run that is dropped
-is collected and stops.
+that jobs that end, timers and an abort ring, and the front where something waits for it. Nothing here holds the front, so that
+a run that is dropped is collected and stops.
 """
 
 from __future__ import annotations

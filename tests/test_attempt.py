@@ -746,20 +746,23 @@ async def test_g24_a_stream_that_is_being_closed_when_the_run_is_stopped_is_clos
     assert (told(events), log) == ([("aborted", "user_abort", "enough")], ["closed"])
 
 
+class Iterated:
+    """A stream that is iterated and knows nothing else: no `aclose`."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self.chunks = iter(["a", Finish("stop")])
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        for chunk in self.chunks:
+            return chunk
+        raise StopAsyncIteration
+
+
 async def test_a_class_may_be_a_model_if_its_values_are_streams_or_give_one() -> None:
     """One that is iterated, and one that is awaited first; any other class is a model that was not made."""
-
-    class Stream:
-        def __init__(self, request: ModelRequest) -> None:
-            self.chunks = iter(["a", Finish("stop")])
-
-        def __aiter__(self) -> Any:
-            return self
-
-        async def __anext__(self) -> Any:
-            for chunk in self.chunks:
-                return chunk
-            raise StopAsyncIteration
 
     class Opened(Awaitable[Any]):
         def __init__(self, request: ModelRequest) -> None:
@@ -767,26 +770,14 @@ async def test_a_class_may_be_a_model_if_its_values_are_streams_or_give_one() ->
 
         def __await__(self) -> Generator[Any, Any, Any]:
             yield from anyio.lowlevel.checkpoint().__await__()
-            return Stream(self.request)
+            return Iterated(self.request)
 
-    assert told(await played(Stream)) == [("completed", None, None)]
+    assert told(await played(Iterated)) == [("completed", None, None)]
     assert told(await played(Opened)) == [("completed", None, None)]
 
 
 async def test_a_stream_need_not_have_an_aclose(caplog: pytest.LogCaptureFixture) -> None:
     """Any async iterator will do, and nothing is said of it."""
 
-    class Stream:
-        def __init__(self) -> None:
-            self.chunks = iter(["a", Finish("stop")])
-
-        def __aiter__(self) -> Any:
-            return self
-
-        async def __anext__(self) -> Any:
-            for chunk in self.chunks:
-                return chunk
-            raise StopAsyncIteration
-
-    events = await played(lambda request: Stream())
+    events = await played(Iterated)
     assert (told(events), caplog.records) == ([("completed", None, None)], [])

@@ -596,6 +596,11 @@ async def test_a_waiter_may_be_set_when_nobody_waits_any_more() -> None:
         await wait_all_blocked()
         group.cancel_scope.cancel()
     waiter.set()
+    late = make_host().waiter()
+    late.set()
+    with anyio.move_on_after(5) as bound:
+        await late.wait()
+    assert not bound.cancelled_caught, "another waiter of the same loop still works"
 
 
 class Shielded:

@@ -18,6 +18,7 @@ import pytest
 
 from agentloop import (
     AbortSignal,
+    AgentEnd,
     AgentStart,
     ChildEvent,
     Config,
@@ -551,8 +552,10 @@ async def test_g24_a_clean_up_that_begins_after_its_work_was_given_up_is_cut_as_
                 group.start_soon(collect, run)
                 await deaf.begun.wait()
                 await run.aclose()
+            assert not deaf.over.is_set(), "its clean-up has not begun: it still hears nothing"
             deaf.go.set()
             await deaf.over.wait()
+            assert not deaf.end.is_set(), "it was cut, nobody let it go"
     finally:
         deaf.go.set()
         deaf.end.set()
@@ -604,8 +607,9 @@ async def test_g24_a_tool_that_reports_without_end_is_stopped_when_the_consumer_
         async for event in run:
             if isinstance(event, ToolExecutionUpdate | ChildEvent):
                 break
+        assert not over.is_set()
         await run.aclose()
-        await over.wait()
+    assert over.is_set(), "the close waits for its clean-up"
 
 
 async def test_g24_a_model_that_never_waits_is_stopped_when_another_task_closes_the_run() -> None:
@@ -626,9 +630,9 @@ async def test_g24_a_model_that_never_waits_is_stopped_when_another_task_closes_
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             held += [run, group]
-            async for _ in run:
-                pass
-        await over.wait()
+            kinds = [type(event) async for event in run]
+    assert over.is_set(), "the close waits for the stream's clean-up"
+    assert AgentEnd not in kinds, "a run that is left has no end"
 
 
 async def test_g19_a_tool_that_was_given_up_and_reports_without_end_holds_nobody_up() -> None:

@@ -175,9 +175,8 @@ class SessionRecords(_Steps[Record]):
             event = await self.run.__anext__()
             try:
                 records = self._encode(event)
-            except (
-                Exception
-            ) as error:  # an application's own message, which the trace has not got either (policy `warn`)
+            except Exception as error:
+                # An application's own message, which the trace has not got either (policy `warn`).
                 log.warning("an event that can be no record is left out of the stream: %s", error)
             else:
                 self._waiting.extend(filter(self._keep, records))

@@ -133,9 +133,8 @@ class Recording(Wrapper[Event]):
                     return event
                 try:
                     records = self._encode(event)
-                except (
-                    Exception
-                ) as error:  # an application's own message: JSON cannot say it, or it fails to say itself
+                except Exception as error:
+                    # An application's own message: JSON cannot say it, or it fails to say itself.
                     records = []
                     await self._failed(_no_record(error))
                 if self._writer is not None:
