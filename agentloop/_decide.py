@@ -6,10 +6,8 @@ poll that found nothing, a verdict, a wait that is over). The driver performs th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
-
-import attrs
 
 from agentloop._frozen import frozen
 from agentloop.errors import StopReason
@@ -36,7 +34,7 @@ class Limits:
     compaction: Literal["summarize", "discard"] | None
 
 
-@attrs.define
+@frozen
 class Stop:
     """Why nothing more is to begin."""
 
@@ -48,45 +46,49 @@ class Stop:
     exception: BaseException | None = None
 
 
-@attrs.define
 class Outcomes:
     """The results of steps that leave no event."""
 
-    prompts: list[AgentMessage] = attrs.field(factory=list)
-    """What starts the run; not emitted when it is stopped before its first turn."""
-    inputs: list[AgentMessage] = attrs.field(factory=list)
-    """Taken from a queue (or a hook) and not emitted yet."""
-    open_calls: Sequence[ToolCall] = ()
-    """Calls of the context that run first, in a turn of their own."""
-    manual: bool = False
-    """The run is a compaction alone."""
-    stop: Stop | None = None
-    connected: bool = False
-    waited: bool = False
-    """The announced wait is over."""
-    verdict: Literal["", "none", "end", "ask"] = ""
-    """What `finish_turn` said after the last turn."""
-    steering: int = 0
-    """Polls of steering since the last turn."""
-    follow_up: bool = False
-    """Follow-ups were polled since the last turn."""
-    stop_hooks: bool = False
-    checked: Literal["", "before", "end"] = ""
-    """Which compaction check was made since the last turn."""
-    due: Literal["context", "turns", "manual"] | None = None
-    prompted: bool = False
-    """The next compaction attempt has its inputs."""
-    summary: str | None = None
-    """An accepted summary."""
-    judged: bool = False
-    """The last compaction attempt's reply was looked at."""
+    __slots__ = (
+        "checked", "connected", "due", "follow_up", "inputs", "judged", "manual", "open_calls", "prompted", "prompts",
+        "steering", "stop", "stop_hooks", "summary", "verdict", "waited",
+    )  # fmt: skip
+
+    def __init__(
+        self, prompts: Iterable[AgentMessage] = (), open_calls: Sequence[ToolCall] = (), manual: bool = False
+    ) -> None:
+        self.prompts = list(prompts)
+        """What starts the run; not emitted when it is stopped before its first turn."""
+        self.inputs: list[AgentMessage] = []
+        """Taken from a queue (or a hook) and not emitted yet."""
+        self.open_calls = open_calls
+        """Calls of the context that run first, in a turn of their own."""
+        self.manual = manual
+        """The run is a compaction alone."""
+        self.stop: Stop | None = None
+        self.connected = False
+        self.due: Literal["context", "turns", "manual"] | None = None
+        self.prompted = False
+        """The next compaction attempt has its inputs."""
+        self.summary: str | None = None
+        """An accepted summary."""
+        self.judged = False
+        """The last compaction attempt's reply was looked at."""
+        self.new_turn()
 
     def new_turn(self) -> None:
         """Forget what was asked since the turn before."""
-        self.verdict = self.checked = ""
-        self.steering = 0
-        self.follow_up = self.stop_hooks = False
         self.waited = False
+        """The announced wait is over."""
+        self.verdict: Literal["", "none", "end", "ask"] = ""
+        """What `finish_turn` said after the last turn."""
+        self.steering = 0
+        """Polls of steering since the last turn."""
+        self.follow_up = False
+        """Follow-ups were polled since the last turn."""
+        self.stop_hooks = False
+        self.checked: Literal["", "before", "end"] = ""
+        """Which compaction check was made since the last turn."""
 
 
 # ---------------------------------------------------------------- steps

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+import attrs
+
 from agentloop import _decide as steps
 from agentloop._ask import ask
 from agentloop._decide import Limits, Stop, decide
@@ -174,7 +176,7 @@ class Driver:
         if stop is None:
             core.outcomes.waited = True
         elif stop.abort:
-            stop.error_code = "backoff_interrupted"
+            core.outcomes.stop = attrs.evolve(stop, error_code="backoff_interrupted")
 
     async def _run_calls(self, step: steps.RunCalls) -> None:
         ahead, self.ahead = self.ahead, None
@@ -343,7 +345,7 @@ class Driver:
         assert begin is not None
         completed = step.status == "completed"
         if outcomes.stop is not None and outcomes.stop.abort:
-            outcomes.stop.error_code = "compaction_interrupted"
+            outcomes.stop = attrs.evolve(outcomes.stop, error_code="compaction_interrupted")
         if not completed and outcomes.checked == "before":
             core.stop(Stop(step.status, step.error_code, step.error_message, exception=core.failure))
         attempt = core.state.attempt or None

@@ -1,9 +1,10 @@
 """`frozen`: value classes with what `attrs.frozen` gives them, cheaper to import and to make an instance of.
 
 attrs builds each class twice and compiles its methods, half a millisecond a class: two thirds of what `import agentloop`
-cost. Here one function of each method serves all classes, and only `__init__` is compiled; it stores through the slots' own
-setters, where that of attrs goes through `object.__setattr__` for every field. attrs and cattrs take these classes for their
-own: what they ask for (`__attrs_attrs__`) attrs itself makes, the first time that somebody asks.
+cost. Here one function of each method serves all classes, and only `__init__` is compiled, when it is first needed; it
+stores through the slots' own setters, where that of attrs goes through `object.__setattr__` for every field. attrs and
+cattrs take these classes for their own: what they ask for (`__attrs_attrs__`) attrs itself makes, the first time that
+somebody asks.
 
 What the values of this package use is there: defaults, factories, converters, validators, `__attrs_post_init__`, fields by
 keyword only, and subclasses, those of attrs too. A class is made anew with slots, so none of its methods may say `super()`
@@ -78,7 +79,7 @@ else:
             },
         )
         if fields:
-            made.__init__ = _compiled_init(made, fields)
+            made.__init__ = _Init(made, fields)
         return made
 
 
@@ -111,6 +112,19 @@ class _Attributes:
             return owner.__attrs_attrs__  # type: ignore[attr-defined]
         holder.__attrs_attrs__ = found
         return found
+
+
+class _Init:
+    """`__init__` of a class until an instance is made, or somebody looks at it: most classes of a program never have one."""
+
+    def __init__(self, of: type, fields: tuple[Any, ...]) -> None:
+        self._of: Any = of
+        self._fields = fields
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        init: Any = _compiled_init(self._of, self._fields)
+        self._of.__init__ = init
+        return init.__get__(instance, owner)
 
 
 def _getter(names: list[str]) -> Any:

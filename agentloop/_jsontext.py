@@ -16,7 +16,7 @@ import orjson
 from agentloop._values import MAX_JSON_DEPTH, valid_text
 
 _LONG_NUMBER = re.compile("[0-9]{19}")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 
 
 def parse_json(text: str) -> Any:
@@ -93,7 +93,7 @@ def json_text(value: Any) -> str:
 def number_in(text: str) -> int | float | None:
     """The number that a text spells in JSON's own way, blanks around it allowed; None if it spells none."""
     stripped = text.strip()
-    if _NUMBER.fullmatch(stripped) is None:
+    if re.fullmatch(_NUMBER, stripped) is None:
         return None
     try:
         return parse_json(stripped)  # type: ignore[no-any-return]

@@ -224,7 +224,7 @@ def _new_run(
     context = _checked(context)
     if not prompts and not context.messages:
         raise ValueError("messages: expected messages, or a context that has some; got neither")
-    return context, config, Outcomes(prompts=list(prompts))
+    return context, config, Outcomes(prompts)
 
 
 def _continued_run(
@@ -242,7 +242,7 @@ def _continued_run(
     if index is not None:
         open_calls = _open_calls(messages, index, prompts)
     context = Context(context.system_prompt, tuple(messages), context.tools)
-    return context, config, Outcomes(prompts=prompts, open_calls=open_calls)
+    return context, config, Outcomes(prompts, open_calls)
 
 
 def _last_reply(messages: list[AgentMessage]) -> int | None:

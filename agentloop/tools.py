@@ -44,7 +44,7 @@ __all__ = [
     "tool",
 ]
 
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_NAME = r"[A-Za-z0-9_-]+"
 
 
 @frozen
@@ -378,7 +378,7 @@ def tool(
 
 def _tool_name(name: str | None, function: Callable[..., Any]) -> str:
     found = display_name(function) if name is None else name
-    if not _NAME.fullmatch(found):
+    if not re.fullmatch(_NAME, found):
         raise ToolDefinitionError(
             f"{found}: expected a name of the letters A to Z, digits, `_` and `-`, as providers take it; pass name="
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, get_type_hints
 
 import attrs
@@ -272,3 +274,37 @@ def test_subclasses_have_the_fields_of_both() -> None:
     )  # fmt: skip
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         value.last = "c"  # type: ignore[misc]
+
+
+def test_an_init_is_made_when_it_is_first_needed() -> None:
+    """A class shows the signature of its fields before anything was made of it; what a subclass calls by `super()` is it."""
+
+    @frozen
+    class Base:
+        first: int
+        second: str = "b"
+
+    class Derived(Base):
+        def __init__(self) -> None:
+            super().__init__(1)
+
+    assert list(inspect.signature(Base).parameters) == ["first", "second"]
+    assert Derived() == Derived()
+    assert (Derived().first, Derived().second) == (1, "b")
+
+
+def test_an_init_that_several_threads_make_at_once_makes_whole_values() -> None:
+    """Threads that make the first instances of a class at once all get theirs."""
+
+    @frozen
+    class Value:
+        number: int
+
+    start = threading.Barrier(8)
+
+    def make(number: int) -> Value:
+        start.wait()
+        return Value(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert [value.number for value in pool.map(make, range(8))] == list(range(8))

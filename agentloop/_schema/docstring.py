@@ -16,9 +16,9 @@ _PARAMETER_SECTIONS = frozenset({
 _OTHER_SECTIONS = frozenset({
     "returns", "return", "yields", "yield", "raises", "raise", "receives", "warns", "see also", "references", "todo",
 })  # fmt: skip
-_NAME = re.compile(r"\*{0,2}(\w+)")
-_NUMPY_ENTRY = re.compile(r"\*{0,2}(\w+(?:\s*,\s*\w+)*)\s*(?::.*)?")
-_FIELD = re.compile(
+_NAME = r"\*{0,2}(\w+)"
+_NUMPY_ENTRY = r"\*{0,2}(\w+(?:\s*,\s*\w+)*)\s*(?::.*)?"
+_FIELD = (
     r"[:@](?:(param|parameter|arg|argument|key|keyword|attribute|ivar)|type|vartype|returns?|rtype|raises?|except|yields?)"
     r"(?:\s([^:]*))?:(.*)"
 )
@@ -68,7 +68,7 @@ def _opening(lines: list[str], index: int) -> tuple[str | None, str]:
             return "numpy", name
         if line.rstrip().endswith(":"):
             return "google", name
-    if _FIELD.match(line):
+    if re.match(_FIELD, line):
         return "field", ""
     return None, ""
 
@@ -99,7 +99,7 @@ def _field_end(lines: list[str], start: int) -> int:
 
 
 def _read_field(lines: list[str], parameters: dict[str, str]) -> None:
-    match = _FIELD.match(lines[0])
+    match = re.match(_FIELD, lines[0])
     if match is None or match[1] is None or not (match[2] or "").split():
         return
     name = match[2].split()[-1].lstrip("*")  # a type may stand before the name
@@ -120,7 +120,7 @@ def _read_google(lines: list[str], parameters: dict[str, str]) -> None:
 
 def _google_entry(line: str) -> tuple[str | None, str]:
     """Name and text of `name: text` or `name (type): text`; no name where the line is neither."""
-    match = _NAME.match(line)
+    match = re.match(_NAME, line)
     if match is None:
         return None, ""
     end = match.end()
@@ -147,7 +147,7 @@ def _read_numpy(lines: list[str], parameters: dict[str, str]) -> None:
     names: list[str] = []
     for line in lines:
         if line.strip() and _indent(line) <= entry_indent:
-            match = _NUMPY_ENTRY.fullmatch(line.strip())
+            match = re.fullmatch(_NUMPY_ENTRY, line.strip())
             names = re.split(r"\s*,\s*", match[1]) if match else []
         else:
             for name in names:

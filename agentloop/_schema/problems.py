@@ -18,7 +18,7 @@ MAX_PROBLEMS = 20
 
 _MAX_VALUE = 80
 _MAX_NAMES = 30
-_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_PLAIN_KEY = r"[A-Za-z_][A-Za-z0-9_-]*"
 
 
 class Problems:
@@ -66,7 +66,7 @@ def path_text(path: Path) -> str:
     parts: list[str] = []
     while path is not None:
         path, key = path
-        if isinstance(key, str) and _PLAIN_KEY.fullmatch(key) and len(key) <= _MAX_VALUE:
+        if isinstance(key, str) and re.fullmatch(_PLAIN_KEY, key) and len(key) <= _MAX_VALUE:
             parts.append(f".{key}")
         else:
             parts.append(f"[{shortened(key)}]")
