@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 
 from benchmarks.peers.environments import PEERS, Absent, Environment, Peer, environment
-from benchmarks.peers.measuring import CELLS, FLOOR, QUICK_CELLS, measure, number, table
+from benchmarks.peers.measuring import CELLS, FLOOR, QUICK_CELLS, first_plays, measure, number, table
 
 PROCESSES = 5
 TIMEOUT = 600.0
@@ -72,6 +72,8 @@ def main() -> int:
     machine = {"python": platform.python_version(), "platform": platform.platform(), "cores": os.cpu_count()}
     print(f"Python {machine['python']}, {machine['platform']}, {machine['cores']} cores; ratios of CPU time to {FLOOR}")
     print(table(rows))
+    print("The first play of a process after a small warm-up, where the above is the least of up to five:")
+    print(table(first_plays(rows)))
     for row in rows:
         if row.failure:
             print(f"{row.peer}, {row.workload} {row.size:,}: {row.failure}")

@@ -35,7 +35,9 @@ FLOOR = "floor2"
 
 @attrs.frozen(kw_only=True)
 class Row:
-    """One peer in one cell. `value` is in `unit`; `ratio` is to `floor2`; `failure` says why there is neither."""
+    """One peer in one cell: of several plays the least, and the first after a small warm-up.
+
+    `value` is in `unit`; `ratio` and `first_ratio` are to `floor2`; `failure` says why there is none of them."""
 
     peer: str
     workload: str
@@ -43,6 +45,7 @@ class Row:
     value: float | None = None
     unit: str = "µs"
     ratio: float | None = None
+    first_ratio: float | None = None
     mib: float | None = None
     processes: int = 0
     failure: str = ""
@@ -141,8 +144,8 @@ def _row(name: str, cell: Cell, runs: dict[tuple[str, Cell], list[tuple[int, dic
     done = runs[name, cell]
     if failures := [said["failure"] for _, said in done if "failure" in said]:
         return Row(peer=name, workload=workload, size=size, processes=len(done), failure=failures[0])
-    floors = {number: said["us"] for number, said in runs.get((FLOOR, cell), []) if "us" in said}
-    ratios = [said["us"] / floors[number] for number, said in done if number in floors]
+    floors = {number: said for number, said in runs.get((FLOOR, cell), []) if "us" in said}
+    played = [(said, floors[number]) for number, said in done if number in floors]
     sizes = [said["mib"] for _, said in done if said["mib"] is not None]
     scale, unit = (1e-3, "ms") if workload == "import" else (1.0, "µs")
     return Row(
@@ -151,10 +154,15 @@ def _row(name: str, cell: Cell, runs: dict[tuple[str, Cell], list[tuple[int, dic
         size=size,
         value=statistics.median(said["us"] for _, said in done) * scale,
         unit=unit,
-        ratio=statistics.median(ratios) if ratios else None,
+        ratio=_median([said["us"] / floor["us"] for said, floor in played]),
+        first_ratio=_median([said["first_us"] / floor["first_us"] for said, floor in played if "first_us" in said]),
         mib=statistics.median(sizes) if sizes else None,
         processes=len(done),
     )
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -171,6 +179,11 @@ def table(rows: Sequence[Row]) -> str:
         )
         for line in lines
     )
+
+
+def first_plays(rows: Sequence[Row]) -> list[Row]:
+    """The same cells with what the first play took: compilers at run time have seen little of it. Imports are left out."""
+    return [attrs.evolve(row, ratio=row.first_ratio, mib=None) for row in rows if row.workload != "import"]
 
 
 def _title(cell: Cell) -> str:

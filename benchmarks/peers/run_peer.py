@@ -197,6 +197,7 @@ def main(name: str, workload: str, size: str) -> None:
         json.dumps(
             {
                 "us": min(rounds) / int(size) * 1e6,
+                "first_us": rounds[0] / int(size) * 1e6,
                 "seconds": min(rounds),
                 "rounds": len(rounds),
                 "mib": _peak(),
