@@ -18,9 +18,10 @@ import anyio.lowlevel
 import attrs
 
 from agentloop._assemble import Assembler
+from agentloop._callbacks import CallbackFailed, Stopped
 from agentloop._frozen import frozen
 from agentloop._host import Job, close_shielded, was_cancelled
-from agentloop._run import CallbackFailed, Core, Stopped
+from agentloop._run import Core
 from agentloop.convert import default_convert, make_legal
 from agentloop.errors import ModelError, StopReason, code_for_status
 from agentloop.events import Event, RequestBegin, RequestEnd, TokenUsage, ToolListReady

@@ -30,6 +30,12 @@ class Then(Awaitable[Any]):
         close_unstarted(self._awaitable)
 
 
+async def called(function: Callable[..., Any], *args: Any) -> Any:
+    """What a function gives, awaited if it is an awaitable."""
+    value = function(*args)
+    return await value if hasattr(type(value), "__await__") else value
+
+
 def close_unstarted(value: Any) -> None:
     """Close a coroutine whose job was stopped before its first step, which else warns that nobody awaited it."""
     if isinstance(value, CoroutineType | Then):

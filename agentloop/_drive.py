@@ -10,11 +10,12 @@ import attrs
 
 from agentloop import _decide as steps
 from agentloop._ask import ask
+from agentloop._callbacks import CallbackFailed, Closed, Stopped, named
 from agentloop._decide import Limits, Stop, decide
 from agentloop._eager import Ahead, EagerBatch, ask_eagerly, is_eager
 from agentloop._execute import Batch
 from agentloop._hooks import hook_answer, hook_event
-from agentloop._run import CallbackFailed, Closed, Core, Stopped, named
+from agentloop._run import Core
 from agentloop._toolset import Toolset
 from agentloop.config import CompactionState, Config, HookAnswer
 from agentloop.context import agent_messages

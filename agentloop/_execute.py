@@ -14,12 +14,14 @@ from typing import Any, Literal
 
 import anyio
 
-from agentloop._awaiting import close_unstarted
-from agentloop._host import Job, in_thread
-from agentloop._outcome import Call, Cause, Outcome, Raised, not_stopped, outcome_of, with_answer
+from agentloop._awaiting import called, close_unstarted
+from agentloop._callbacks import CallbackFailed, Stopped
+from agentloop._host import Job
+from agentloop._outcome import Call, Cause, Outcome, not_stopped, outcome_of, with_answer
 from agentloop._permission import verdict_on
-from agentloop._run import CallbackFailed, Core, Stopped
+from agentloop._run import Core
 from agentloop._sink import Sink
+from agentloop._tool_job import run_tool
 from agentloop.abort import AbortSignal
 from agentloop.config import Block
 from agentloop.errors import ABORTED_CALL_CODES, FinishReason, InvalidArguments, StopReason
@@ -32,7 +34,7 @@ from agentloop.events import (
     ToolExecutionStart,
 )
 from agentloop.messages import Text, ToolCall, ToolResult, ToolResultMessage
-from agentloop.tools import Tool, ToolContext, error_text
+from agentloop.tools import Tool, error_text
 
 log = logging.getLogger("agentloop")
 
@@ -291,35 +293,15 @@ class Batch:
         call.timeout = tool.timeout if tool.timeout is not None else core.config.tool_timeout
         if call.timeout is not None:
             core.timers.set(call, core.clock.now() + call.timeout)
-        call.job = core.spawn(lambda job: self._body(call, job), lambda job: self._over(call), f"tool {tool.name}")
+        call.job = core.spawn(
+            lambda job: run_tool(call, job, core.config, self.threads),
+            lambda job: self._over(call),
+            f"tool {tool.name}",
+        )
         self._watch_steering()
 
     def _sink(self, call: Call) -> Sink:
         return Sink(self.core, call.call.id, call.call.name, AbortSignal())
-
-    async def _body(self, call: Call, job: Job) -> Any:
-        tool, sink, prepared = call.tool, call.sink, call.prepared
-        assert tool is not None and sink is not None and prepared is not None
-        config = self.core.config
-        run = prepared.bind(ToolContext(call.call.id, call.call.name, sink.signal, sink, config.approve, config.abort))
-        if tool.kind == "async":
-            return await run()
-        if tool.kind == "stream":
-            return await sink.stream(run(), job)
-
-        def caught() -> tuple[Any] | Raised:
-            try:
-                return (run(),)  # trio takes no bare coroutine out of a thread
-            except BaseException as error:
-                return Raised(error)
-
-        outcome = await in_thread(caught, self.threads())
-        if isinstance(outcome, Raised):
-            if isinstance(outcome.error, KeyboardInterrupt | SystemExit):
-                raise outcome.error
-            return outcome
-        (value,) = outcome
-        return await value if hasattr(type(value), "__await__") else value
 
     def threads(self) -> anyio.CapacityLimiter:
         """What bounds the worker threads of a batch; those of the event loop may be used up by the application."""
@@ -337,7 +319,7 @@ class Batch:
         wait = self.core.config.wait_for_steering
         if wait is None or self.watcher is not None or not any(c.tool and c.tool.interruptible for c in self._known()):
             return
-        self.watcher = self.core.spawn(lambda job: _awaited(wait), self._steering)
+        self.watcher = self.core.spawn(lambda job: called(wait), self._steering)
 
     def _known(self) -> list[Call]:
         for call in self.calls:
@@ -502,8 +484,3 @@ class Batch:
                 core.history.append(message)
             core.emit(MessageStart(message))
             core.emit(MessageEnd(message))
-
-
-async def _awaited(function: Any) -> Any:
-    value = function()
-    return await value if hasattr(type(value), "__await__") else value

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from agentloop._run import CallbackFailed
+from agentloop._callbacks import CallbackFailed
 from agentloop._values import MAX_INTEGER_BITS, valid_text
 from agentloop.config import HookAnswer
 from agentloop.events import Hook

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any, Literal, TypeAlias
 
+from agentloop._callbacks import CallbackFailed
 from agentloop._hooks import hook_answer, hook_event
 from agentloop._outcome import Call
-from agentloop._run import CallbackFailed, Core
+from agentloop._run import Core
 from agentloop._values import thaw_json
 from agentloop.config import HookAnswer
 from agentloop.events import Hook

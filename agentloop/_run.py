@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 
 from agentloop._awaiting import close_unstarted
+from agentloop._callbacks import CallbackFailed, Closed, Stopped, order_to_leave
 from agentloop._decide import Outcomes, Stop
 from agentloop._host import Host, Job, Waiter, cut_closing
 from agentloop._timers import Timers
@@ -32,52 +33,6 @@ from agentloop.reducer import State
 from agentloop.tools import Tool, error_text
 
 log = logging.getLogger("agentloop")
-
-
-class Closed(BaseException):
-    """The consumer has left: unwinds the driver. Never leaves it."""
-
-
-class Stopped(Exception):
-    """A stop came while a callback was awaited; the driver decides what it means."""
-
-
-class CallbackFailed(Exception):
-    """A callback of the caller's raised; `error` is what it raised, `text` its words, never blank."""
-
-    def __init__(self, error: BaseException, text: str | None = None) -> None:
-        self.error = error
-        self.text = error_text(error) if text is None else text
-
-    def of(self, setting: str, function: Any) -> CallbackFailed:
-        """The same, told with the setting and the function: a bare `'key'` says nothing about where it comes from."""
-        return CallbackFailed(self.error, f"{named(setting, function)} {raised(self.error)}")
-
-
-def named(setting: str, function: Any) -> str:
-    """A callback in words: its setting, and the function that stands there where that has a name of its own."""
-    name = getattr(function, "__name__", None)
-    return setting if not isinstance(name, str) or name in ("<lambda>", setting.split()[-1]) else f"{setting} ({name})"
-
-
-def raised(error: BaseException) -> str:
-    """What was raised, with its class: the words alone may be no more than a key."""
-    kind, text = type(error).__name__, error_text(error)
-    return f"raised {kind}" if text == kind else f"raised {kind}: {text}"
-
-
-def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExit | None:
-    """The `KeyboardInterrupt` or `SystemExit` that an error is, or that a group of errors holds."""
-    if error is None:
-        return None
-    errors = [error]
-    while errors:
-        error = errors.pop()
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            return error
-        if isinstance(error, BaseExceptionGroup):
-            errors += reversed(error.exceptions)
-    return None
 
 
 class Core:

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
+from agentloop._callbacks import CallbackFailed, Stopped
 from agentloop._host import Job, Waiter, close_shielded
-from agentloop._run import CallbackFailed, Core, Stopped
+from agentloop._run import Core
 from agentloop.config import ToolSource
 from agentloop.context import Context
 from agentloop.events import McpConnectBegin, McpConnectEnd

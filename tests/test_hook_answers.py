@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from agentloop._callbacks import CallbackFailed
 from agentloop._hooks import hook_answer, hook_event
-from agentloop._run import CallbackFailed
 from agentloop._values import MAX_INTEGER_BITS
 from agentloop.config import HookAnswer
 from agentloop.events import Hook

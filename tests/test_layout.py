@@ -23,7 +23,8 @@ LAYERS: dict[str, str] = {
     "protocol": "events reply grammar reducer _grammar",
     "contracts": "model tools context convert config partial _schema _legal _results _jsontext",
     "host": "_host",
-    "driver": "loop _decide _drive _run _ask _eager _execute _outcome _permission _hooks _toolset _timers _sink _assemble",
+    "driver": "loop _decide _drive _run _callbacks _ask _eager _execute _tool_job _outcome _permission _hooks _toolset _timers"
+    " _sink _assemble",
     "shells": "view _screen compaction agent _agent approval _approval",
     "sessions": "session subagent _session",
     "omni": "omni",

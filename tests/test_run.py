@@ -39,8 +39,8 @@ from agentloop import (
     tool,
     user,
 )
+from agentloop._callbacks import order_to_leave
 from agentloop._host import make_host
-from agentloop._run import order_to_leave
 from agentloop.errors import GrammarError
 from agentloop.events import ThinkingDelta
 from agentloop.grammar import check

@@ -1,0 +1,38 @@
+"""The tool of one call, as its job runs it: awaited, streamed, or called in a worker thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+from agentloop._host import Job, in_thread
+from agentloop._outcome import Call, Raised
+from agentloop.config import Config
+from agentloop.tools import ToolContext
+
+
+async def run_tool(call: Call, job: Job, config: Config, threads: Callable[[], anyio.CapacityLimiter]) -> Any:
+    """What the tool returns; of one that raised in its thread, `Raised`. `threads` gives what bounds the worker threads."""
+    tool, sink, prepared = call.tool, call.sink, call.prepared
+    assert tool is not None and sink is not None and prepared is not None
+    run = prepared.bind(ToolContext(call.call.id, call.call.name, sink.signal, sink, config.approve, config.abort))
+    if tool.kind == "async":
+        return await run()
+    if tool.kind == "stream":
+        return await sink.stream(run(), job)
+    outcome = await in_thread(lambda: _caught(run), threads())
+    if isinstance(outcome, Raised):
+        if isinstance(outcome.error, KeyboardInterrupt | SystemExit):
+            raise outcome.error
+        return outcome
+    (value,) = outcome
+    return await value if hasattr(type(value), "__await__") else value
+
+
+def _caught(run: Callable[[], Any]) -> tuple[Any] | Raised:
+    try:
+        return (run(),)  # trio takes no bare coroutine out of a thread
+    except BaseException as error:
+        return Raised(error)
