@@ -6,7 +6,7 @@ provider and model also its reasoning, under the name that it came under and byt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agentloop._values import thaw_json
@@ -196,7 +196,7 @@ def _assistant(message: AssistantMessage, target: _Target) -> Iterator[dict[str,
         yield result
 
 
-def _reply_content(content: Iterable[ContentBlock], own: bool) -> str | list[Any] | None:
+def _reply_content(content: Sequence[ContentBlock], own: bool) -> str | list[Any] | None:
     """The text of a reply; a list of parts where the provider sent one and takes it back. None: there is none."""
     parts: list[Any] = []
     as_list = False
@@ -211,6 +211,8 @@ def _reply_content(content: Iterable[ContentBlock], own: bool) -> str | list[Any
             case Thinking(thinking=thinking) if own and fidelity.get("field") == "content":
                 parts.append({"type": "thinking", "thinking": [{"type": "text", "text": thinking}]})
                 as_list = True
+            case InlineData() if fidelity.get("audio") and any(isinstance(each, Text) for each in content):
+                pass  # the text is its transcript; its id goes back for an hour alone
             case InlineData(mime_type=mime_type):  # what a model made can be said, not shown, on its own side
                 parts.append({"type": "text", "text": f"[{mime_type}]"})
             case _:

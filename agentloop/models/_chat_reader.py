@@ -9,12 +9,14 @@ What the fidelity of a block holds, for `_chat_body` to send back:
   `content` where it stood in a list of parts); `reasoning_details`, merged; `reasoning_opaque`
 - a call: `extra_content` (a signature that belongs to it)
 - text: `annotations`; `refusal: true`; of an empty text: `parts`, parts of a content list that we have no word for
+- spoken audio, whose transcript is the text: `audio`, with its `id` and when it expires
 - the message: `reasoning_details` that came when the thinking had ended; what a provider adds beside the reply
   (`citations`, `search_results`, `executed_tools`)
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -61,16 +63,16 @@ FAILURES: Mapping[str, str] = {
 
 EXTRAS = ("citations", "search_results", "executed_tools")
 
-THINKING, TEXT, REFUSAL = 0, 1, 2
+TRANSCRIPT, THINKING, TEXT, REFUSAL = -1, 0, 1, 2
 
 
 class Reader:
     """Feed it each chunk of a stream as a JSON object, then `end`. A reader serves one stream.
 
-    `text_ends_at_call`: see `ChatQuirks`.
+    `text_ends_at_call`: see `ChatQuirks`; `audio_format`: the one that the request asked for.
     """
 
-    def __init__(self, *, text_ends_at_call: bool = False) -> None:
+    def __init__(self, *, text_ends_at_call: bool = False, audio_format: str | None = None) -> None:
         self.finish_reason: str | None = None
         """The provider's word for the end of the reply; None while none came."""
         self._text_ends_at_call = text_ends_at_call
@@ -82,6 +84,7 @@ class Reader:
         self._extras: dict[str, Any] = {}
         self._calls = _Calls()
         self._others: dict[str, int] = {}  # kinds of parts without a word of ours -> index
+        self._audio = _Audio(audio_format)
         self._usage: Usage | None = None
 
     def read(self, chunk: Any) -> list[ModelChunk]:
@@ -106,17 +109,20 @@ class Reader:
         """The last chunks, when the stream has ended. Nothing when it was cut: no reason came, and no end mark
         (`marked`: the provider sent `[DONE]`). Raises `ModelError` when the reason was a failure."""
         reason = self.finish_reason or ""
-        if not reason and not marked:
+        if not reason and not marked and not self._audio.is_whole:
             return []
         if reason in FAILURES:
             raise ModelError(FAILURES[reason], f"the provider ended its reply with finish_reason {reason!r}")
         self._out = []
+        if (spoken := self._audio.block()) is not None:
+            self._begin(self._calls.new_index())
+            self._out.append(BlockChunk(spoken))
         late = self._fidelity.get(THINKING, {})
         if self._thinking_ended and THINKING not in self._open and "reasoning_details" in late:
             self._extras["reasoning_details"] = merge_details(late.pop("reasoning_details"))
         for index in sorted(self._fidelity):
             self._tell_fidelity(index)
-        finish = FINISH_REASONS.get(reason.lower(), "unknown")
+        finish = FINISH_REASONS.get(reason.lower(), "stop" if self._audio.is_whole and not reason else "unknown")
         if REFUSAL in self._open and finish in ("stop", "unknown"):
             finish = "refusal"
         self._out.append(Finish(finish, self._extras or None))
@@ -154,6 +160,10 @@ class Reader:
             noted.extend(_list(delta["annotations"], "annotations"))
         for image in _list(delta.get("images"), "images"):
             self._image(image)
+        if isinstance(delta.get("audio"), Mapping):
+            self._audio.add(delta["audio"])
+            if isinstance(said := delta["audio"].get("transcript"), str):
+                self._text(TRANSCRIPT, said)
         for call in _list(delta.get("tool_calls"), "tool_calls"):
             self._call(call)
         if isinstance(delta.get("function_call"), Mapping):  # what calls were before there could be several
@@ -326,6 +336,43 @@ class _Calls:
         if name and self._last is not None and self._named.get(self._last):
             return None  # a second name after arguments: another call
         return self._last
+
+
+class _Audio:
+    """Speech, as its base64 comes: in pieces of one text, or each piece a text of its own."""
+
+    def __init__(self, format: str | None) -> None:
+        self._mime_type = "audio/pcm" if format in (None, "pcm16") else f"audio/{format}"
+        self._pieces: list[str] = []
+        self._beside: dict[str, Any] = {}
+
+    def add(self, audio: Mapping[str, Any]) -> None:
+        """Take what a delta says of it."""
+        if _word(audio.get("data")):
+            self._pieces.append(audio["data"])
+        self._beside.update({name: audio[name] for name in ("id", "expires_at") if audio.get(name) is not None})
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its end was told: a stream of speech may end with that, and name no reason."""
+        return "expires_at" in self._beside
+
+    def block(self) -> InlineData | None:
+        """All of it; None if there was none. Raises `ModelError` (`malformed`) for what is no base64."""
+        if not self._pieces:
+            return None
+        data = "".join(self._pieces)
+        try:
+            if "=" in data.rstrip("="):
+                whole = b"".join([base64.b64decode(piece, validate=True) for piece in self._pieces])
+                data = base64.b64encode(whole).decode()
+            else:
+                base64.b64decode(data, validate=True)
+        except ValueError as error:
+            raise ModelError(
+                "malformed", f"delta.audio.data: expected base64, got text that is none ({error})"
+            ) from None
+        return InlineData(data, self._mime_type, {"audio": self._beside} if self._beside else None)
 
 
 def merge_details(details: Iterable[Any]) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ class OpenAIChat(Adapter):
 
     async def _chunks(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
         body = request_body(request, model=self.model, provider=self.provider, quirks=self.quirks)
-        reader = Reader(text_ends_at_call=self.quirks.text_ends_at_call)
+        reader = Reader(text_ends_at_call=self.quirks.text_ends_at_call, audio_format=_audio_format(body))
         async with Exchange(self._client) as exchange:
             stream = exchange.hold(SdkStream(await _ask(exchange.client(), body)))
             await stream.take_whole(lambda answer: [answer])
@@ -89,6 +89,13 @@ async def _ask(client: Any, body: Mapping[str, Any]) -> Any:
     return await client.chat.completions.create(
         model=body["model"], messages=body["messages"], stream=True, extra_body=extra
     )
+
+
+def _audio_format(body: Mapping[str, Any]) -> str | None:
+    """The format that speech was asked in, if it was."""
+    audio = body.get("audio")
+    format = audio.get("format") if isinstance(audio, Mapping) else None
+    return format if isinstance(format, str) else None
 
 
 def _plain(value: Any) -> Any:

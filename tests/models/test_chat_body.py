@@ -207,6 +207,12 @@ def test_picture_of_a_model_is_named() -> None:
     assert sent["content"] == "here: [image/png]"
 
 
+def test_speech_of_a_model_goes_back_as_its_transcript() -> None:
+    """The text is what was said, so the sound needs no word of its own; without a transcript its place is kept."""
+    sound = InlineData("A", "audio/pcm", {"audio": {"id": "audio-1"}})
+    assert [each["content"] for each in messages(reply(Text("Hello"), sound), reply(sound))] == ["Hello", "[audio/pcm]"]
+
+
 # ---------------------------------------------------------------- ids
 
 

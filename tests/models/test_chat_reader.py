@@ -259,6 +259,51 @@ def test_images() -> None:
     assert chunks[-2].fidelity == {"parts": [{"type": "image", "image": away}]}
 
 
+def spoken(**audio: Any) -> dict[str, Any]:
+    return choice({"audio": audio})
+
+
+def test_speech() -> None:
+    """What was said is text as it comes, the sound a block behind it, whose id and end stand beside it."""
+    chunks = read(
+        spoken(id="audio-1", transcript="Good "), spoken(transcript="day"), spoken(data="AAEC"), spoken(data="AwQF"),
+        spoken(expires_at=1_700_000_000), STOP,
+    )  # fmt: skip
+    assert chunks == [
+        TextChunk("Good ", -1),
+        TextChunk("day", -1),
+        BlockChunk(InlineData("AAECAwQF", "audio/pcm", {"audio": {"id": "audio-1", "expires_at": 1_700_000_000}})),
+        Finish("stop"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "whole"),
+    [
+        (["AAECA", "wQF"], "AAECAwQF"),  # one text, cut anywhere
+        (["AAE=", "AgM="], "AAECAw=="),  # each piece a text of its own
+        (["AAECAw", "=="], "AAECAw=="),
+    ],
+)
+def test_speech_however_it_is_cut(pieces: list[str], whole: str) -> None:
+    """The bytes of all pieces, in the format that was asked for."""
+    chunks = read(*[spoken(data=piece) for piece in pieces], STOP, audio_format="wav")
+    assert chunks[0] == BlockChunk(InlineData(whole, "audio/wav"))
+
+
+def test_speech_that_ends_without_a_reason_is_whole() -> None:
+    """A stream of speech may end with when it expires; one that was cut before is not whole."""
+    assert read(spoken(data="AAEC"), spoken(expires_at=1))[-1] == Finish("stop")
+    assert read(spoken(data="AAEC")) == []
+
+
+def test_speech_that_is_no_base64_is_malformed() -> None:
+    """It says what was expected."""
+    with pytest.raises(ModelError, match=r"delta\.audio\.data: expected base64") as caught:
+        read(spoken(data="!!"), STOP)
+    assert caught.value.code == "malformed"
+
+
 def test_annotations_and_extras_are_kept() -> None:
     """Annotations belong to the text, what a provider adds beside the reply to the message."""
     chunks = read(
@@ -396,7 +441,7 @@ json_values = st.recursive(
 )
 CHUNKS = (TextChunk, ThinkingChunk, ToolCallChunk, BlockEnd, BlockChunk, UsageChunk, Finish)
 REASONING_FIELDS = ["reasoning_content", "reasoning", "reasoning_details", "reasoning_text", "reasoning_opaque"]
-OTHER_FIELDS = ["content", "refusal", "annotations", "images", "tool_calls", "function_call", "role"]
+OTHER_FIELDS = ["content", "refusal", "annotations", "images", "audio", "tool_calls", "function_call", "role"]
 FIELDS = REASONING_FIELDS + OTHER_FIELDS
 hostile = st.fixed_dictionaries(
     {},
