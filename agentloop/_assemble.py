@@ -320,13 +320,13 @@ class Assembler:
         if block.carry:
             block.carry = ""
             self._emit_delta(partial.grow(block.delta(block.number, REPLACEMENT)))
-        fidelity = block.fidelity or None
+        fidelity, text = block.fidelity or None, partial.text
         if block.kind is ToolCall:
-            made: Any = ToolCall(block.call_id, block.name or "", partial.text, fidelity)
+            made: Any = ToolCall(block.call_id, block.name or "", text, fidelity)
             self._ended_calls[block.key] = None
         else:
-            made = block.kind(partial.text, fidelity)
-        self._emit(partial.update(END_OF[block.kind](block.number, made, stop_reason)))
+            made = block.kind(text, fidelity)
+        self._emit(partial.end(END_OF[block.kind](block.number, made, stop_reason), text))
 
     def _add_whole(self, whole: ContentBlock) -> None:
         partial = self._reply()

@@ -260,12 +260,11 @@ def _in_turn(state: State, outcomes: Outcomes, limits: Limits) -> Step:
         if request.retry_in_ms is not None:
             return Ask(state.attempt + 1) if outcomes.waited else Wait(request.retry_in_ms)
         return RefuseCalls(state.open_calls, "cut_off") if state.open_calls else CloseTurn()
-    if not state.open_calls:
+    calls = state.open_calls
+    if not calls:
         return CloseTurn()
     assert state.reply is not None
-    if state.reply.finish_reason in CutOff:
-        return RefuseCalls(state.open_calls, "cut_off")
-    return RunCalls(state.open_calls)
+    return RefuseCalls(calls, "cut_off") if state.reply.finish_reason in CutOff else RunCalls(calls)
 
 
 def _close_stopped(state: State) -> Step:

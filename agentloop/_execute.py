@@ -17,7 +17,7 @@ import anyio
 from agentloop._awaiting import called, close_unstarted
 from agentloop._callbacks import CallbackFailed, Stopped
 from agentloop._host import Job
-from agentloop._outcome import Call, Cause, Outcome, not_stopped, outcome_of, with_answer
+from agentloop._outcome import Call, Cause, Outcome, not_stopped, outcome_of, result_message, with_answer
 from agentloop._permission import verdict_on
 from agentloop._run import Core
 from agentloop._sink import Sink
@@ -33,7 +33,7 @@ from agentloop.events import (
     ToolExecutionEnd,
     ToolExecutionStart,
 )
-from agentloop.messages import Text, ToolCall, ToolResult, ToolResultMessage
+from agentloop.messages import Text, ToolCall, ToolResult
 from agentloop.tools import Tool, error_text
 
 log = logging.getLogger("agentloop")
@@ -455,30 +455,18 @@ class Batch:
         if call in self.ready:
             self.ready.remove(call)
         self.core.timers.clear(call)
-        result = outcome.result
+        asked, result = call.call, outcome.result
         self.core.emit(
-            ToolExecutionEnd(
-                call.call.id, call.call.name, result, result.is_error, outcome.stop_reason, outcome.error_code
-            )
+            ToolExecutionEnd(asked.id, asked.name, result, result.is_error, outcome.stop_reason, outcome.error_code)
         )
         self._release()
 
     def _release(self) -> None:
         """Result messages in call order, each as soon as all earlier ones are out (G08)."""
-        while self.next_result < len(self.calls) and (call := self.calls[self.next_result]).stage == "ended":
+        core, calls = self.core, self.calls
+        while self.next_result < len(calls) and calls[self.next_result].stage == "ended":
+            message = result_message(calls[self.next_result])
             self.next_result += 1
-            assert call.value is not None
-            result = call.value.result
-            message = ToolResultMessage(
-                call.call.id,
-                call.call.name,
-                result.content,
-                result.details,
-                result.structured,
-                result.is_error,
-                call.value.stop_reason,
-            )
-            core = self.core
             request = core.state.request
             if request is None or request.status == "completed":
                 core.history.append(message)

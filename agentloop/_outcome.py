@@ -14,7 +14,7 @@ from agentloop._results import cut_result, cut_text
 from agentloop._sink import Sink
 from agentloop._values import thaw_json
 from agentloop.errors import ABORTED_CALL_CODES, StopReason
-from agentloop.messages import Text, ToolCall, ToolResult
+from agentloop.messages import Text, ToolCall, ToolResult, ToolResultMessage
 from agentloop.tools import NO_OUTPUT, PreparedCall, Tool, ToolInvocation, as_result, error_text
 
 log = logging.getLogger("agentloop")
@@ -127,6 +127,22 @@ def _cut(call: Call, stop: Stop | None) -> Outcome:
         return _noted(call, "Stopped waiting: a new message from the user is there.", "aborted")
     why = f": {stop.error_message}" if stop is not None and stop.error_message else "."
     return _noted(call, f"The tool was aborted{why}", "aborted")
+
+
+def result_message(call: Call) -> ToolResultMessage:
+    """What the model will see of a call that has ended."""
+    asked, outcome = call.call, call.value
+    assert outcome is not None
+    result = outcome.result
+    return ToolResultMessage(
+        asked.id,
+        asked.name,
+        result.content,
+        result.details,
+        result.structured,
+        result.is_error,
+        outcome.stop_reason,
+    )
 
 
 def not_stopped(call: Call) -> Outcome:

@@ -44,6 +44,7 @@ class Core:
         "_end_waiters",
         "_rung",
         "_unsubscribe",
+        "_watched",
         "buffer",
         "checker",
         "claimed",
@@ -101,6 +102,8 @@ class Core:
         self.signal = AbortSignal()
         """The run's own signal, for requests: fires at any stop and when the consumer leaves."""
         self.deadline: float | None = None
+        self._watched = config.abort is not None or config.deadline is not None
+        """There is something that may stop the run from outside."""
         self.closing = False
         self.ended = False
         self.error: BaseException | None = None
@@ -229,6 +232,8 @@ class Core:
         """Whether the run is to stop; notices an abort and the deadline (the abort wins)."""
         if self.outcomes.stop is not None:
             return True
+        if not self._watched:
+            return False
         abort = self.config.abort
         if abort is not None and abort.aborted:
             self.stop(Stop("aborted", "user_abort", abort.reason, abort=True))

@@ -67,15 +67,19 @@ class Partial:
             self._open.append((delta, None))
             return MessageUpdate(delta, (self, len(self._slots), 0))
         if kind in _ENDS:
-            self._open[-1] = (self._open[-1][0], self._ended_text(delta.block))  # type: ignore[union-attr]
-            self._pieces, self._chunks = None, []
-            complete = kind is not ToolCallEnd or delta.stop_reason == "completed"  # type: ignore[union-attr]
-            self._slots.append(delta.block if complete else None)  # type: ignore[union-attr]
-        elif kind is BlockAdded:
+            return self.end(delta, self._ended_text(delta.block))  # type: ignore[arg-type, union-attr]
+        if kind is BlockAdded:
             self._open.append((delta, None))
             self._slots.append(delta.block)  # type: ignore[union-attr]
-        else:
-            return self.grow(delta)  # type: ignore[arg-type]
+            return MessageUpdate(delta, (self, len(self._slots), -1))
+        return self.grow(delta)  # type: ignore[arg-type]
+
+    def end(self, delta: TextEnd | ThinkingEnd | ToolCallEnd, text: str) -> MessageUpdate:
+        """Apply the end of the open block, whose deltas add up to `text`: `update` for who knows that already."""
+        self._open[-1] = (self._open[-1][0], text)
+        self._pieces, self._chunks = None, []
+        complete = type(delta) is not ToolCallEnd or delta.stop_reason == "completed"
+        self._slots.append(delta.block if complete else None)
         return MessageUpdate(delta, (self, len(self._slots), -1))
 
     def content(self) -> tuple[ContentBlock, ...]:
