@@ -15,6 +15,7 @@ from pathlib import Path
 from agentloop.errors import TraceLocked, TraceWriteError
 
 FOLDER = ".locks"
+_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)  # Windows has neither
 
 if sys.platform == "win32":  # pragma: no cover
     import msvcrt
@@ -61,7 +62,7 @@ class SessionLock:
 
 def _acquire(path: Path, session_id: str) -> int | None:
     """The locked file; None when its holder removed it meanwhile, so that a new one must be made."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
     try:
         _try_lock(fd)
         if not _is_still(path, fd):
