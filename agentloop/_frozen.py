@@ -214,6 +214,7 @@ def _compiled_init(cls: type, fields: Iterable[Any]) -> Callable[..., None]:
     source = f"def __init__({parameters}):\n" + "\n".join([*lines, *checks])
     exec(source, scope)  # the source is made of field names of our own classes only
     init: Callable[..., None] = scope["__init__"]
+    init.__module__ = cls.__module__  # what `exec` leaves is None, and `help` of Python 3.13 fails on it
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     init.__annotations__ = {each.alias: _taken(each) for each in fields if each.init} | {"return": None}
     return init

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import pydoc
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -177,6 +179,10 @@ def test_a_class_keeps_its_name() -> None:
     assert Local.__qualname__ == "test_a_class_keeps_its_name.<locals>.Local"
     assert (Local.__name__, Local.__module__, Local.__doc__) == ("Local", __name__, None)
     assert Local(1).__weakref__ is None  # type: ignore[attr-defined]
+    assert (Local.__init__.__qualname__, Local.__init__.__module__) == (f"{Local.__qualname__}.__init__", __name__)
+    assert "class Point" in pydoc.plain(
+        pydoc.render_doc(sys.modules[__name__])
+    )  # Python 3.13 fails on a method without a module
 
 
 def test_validators_see_the_value_and_name_its_field() -> None:
