@@ -35,8 +35,15 @@ def collect_sync(events: AsyncIterable[Event], *, backend: str = "asyncio") -> l
 
     Raises `RuntimeError` inside a running event loop.
     """
+    if _in_event_loop():
+        raise RuntimeError("collect_sync: expected no event loop in this thread, found one; use await collect(…)")
+    return anyio.run(collect, events, backend=backend)
+
+
+def _in_event_loop() -> bool:
+    """Apart from its caller: what a run raises below an `except` would show the exception caught there as well."""
     try:
         anyio.lowlevel.current_token()
-    except RuntimeError:  # no event loop
-        return anyio.run(collect, events, backend=backend)
-    raise RuntimeError("collect_sync: expected no event loop in this thread, found one; use await collect(…)")
+    except RuntimeError:
+        return False
+    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from agentloop import AgentEnd, AgentStart, Config, Context, MessageUpdate, TextDelta, agent_loop
+from agentloop import AgentEnd, AgentStart, Config, Context, MessageUpdate, ModelError, TextDelta, agent_loop
 from agentloop.grammar import check
 from agentloop.testing import STALL, ScriptedModel, collect, collect_sync
 
@@ -36,6 +36,15 @@ def test_from_synchronous_code(backend: str) -> None:
     """A run that was made outside an event loop runs in one of its own."""
     events = collect_sync(agent_loop("go", Context(), Config(model=ScriptedModel(["hi"]))), backend=backend)
     assert isinstance(events[-1], AgentEnd)
+
+
+def test_what_a_run_raises_has_no_other_error_behind_it() -> None:
+    """A traceback of the run shows nothing of how `collect_sync` looked for an event loop."""
+    model = ScriptedModel([ModelError("auth", "no key")])
+    end = collect_sync(agent_loop("go", Context(), Config(model=model)))[-1]
+    assert isinstance(end, AgentEnd)
+    assert isinstance(end.exception, ModelError)
+    assert end.exception.__context__ is None
 
 
 def test_not_inside_an_event_loop() -> None:
