@@ -69,6 +69,8 @@ class SystemClock:
 
 
 def _waits(waits: Iterable[float]) -> tuple[float, ...]:
+    if not isinstance(waits, Iterable):
+        raise TypeError(f"Retry.waits: expected the seconds of each wait, such as (2, 4, 8), got {waits!r}")
     return tuple([_wait(wait, f"waits[{index}]") for index, wait in enumerate(waits)])
 
 

@@ -157,3 +157,11 @@ def test_a_wait_that_cannot_be(settings: dict[str, Any], words: str) -> None:
     """The ladder of a retry is refused likewise."""
     with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
         Retry(**settings)
+
+
+def test_waits_that_are_no_list() -> None:
+    """One number in the place of the waits is answered with how to write them."""
+    with pytest.raises(
+        TypeError, match=r"^Retry.waits: expected the seconds of each wait, such as \(2, 4, 8\), got 3$"
+    ):
+        Retry(3)  # type: ignore[arg-type]

@@ -140,6 +140,8 @@ class ScriptedModel:
         provider: str = "scripted",
         model: str = "script",
     ) -> None:
+        if isinstance(replies, str):  # an iterable too: each character would be a reply
+            raise TypeError(f"script: expected a list of replies, got a text; write [{replies[:40]!r}]")
         self.replies = list(replies)
         """The script. It may be added to while a run goes on."""
         self.requests: list[ModelRequest] = []

@@ -198,6 +198,12 @@ async def test_a_wrong_step_says_what_it_is() -> None:
         await play(ScriptedModel([[1]]))
 
 
+def test_a_text_is_no_script() -> None:
+    """A text alone would be a reply for each of its characters: it is refused, with what was meant."""
+    with pytest.raises(TypeError, match=r"script: expected a list of replies, got a text; write \['hello'\]"):
+        ScriptedModel("hello")
+
+
 async def test_depth_is_no_limit() -> None:
     """A script nested a thousand deep plays like a flat one."""
     step: Any = "deep"
