@@ -21,7 +21,7 @@ the *whole* text; they do not understand shells, encodings or file systems. What
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ from agentloop._approval.questions import Approvals, PolicyLike, Question, decid
 from agentloop._approval.rules import STEPS, Rule, Verdict, Word, checked_word, strictest
 from agentloop._approval.until_waiting import UntilWaiting, until_waiting
 from agentloop._jsontext import parse_json
-from agentloop._values import as_tuple
+from agentloop._values import as_tuple, tuple_of
 from agentloop.config import Decision
 from agentloop.events import ApprovalRequest
 from agentloop.tools import ToolInvocation
@@ -86,6 +86,10 @@ class _Approves:
         return Policies((self, other))
 
 
+def _rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    return tuple_of(Rule, "Policy.rules", rules)
+
+
 @attrs.frozen
 class Policy(_Approves):
     """Rules, of which the strictest that matches wins, and the verdict where none does.
@@ -93,7 +97,7 @@ class Policy(_Approves):
     Usable as `Config.approve`, or within `Approvals` where a person is to be asked. Immutable; one serves many runs.
     """
 
-    rules: tuple[Rule, ...] = attrs.field(default=(), converter=as_tuple)
+    rules: tuple[Rule, ...] = attrs.field(default=(), converter=_rules)
     default: Word = attrs.field(default="ask", converter=_default)
 
     def decide(self, name: str, arguments: Mapping[str, Any]) -> Verdict:

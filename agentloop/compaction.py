@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import attrs
 
@@ -59,6 +59,12 @@ Call no tools. Write the summary between [summary] and [/summary], and nothing e
 # ---------------------------------------------------------------- when
 
 
+def _trigger(compaction: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not callable(value):
+        name = type(compaction).__name__
+        raise TypeError(f"{name}.{attribute.name}: expected a trigger such as ContextReaches(…), got {value!r}")
+
+
 def _from_one(trigger: object, attribute: attrs.Attribute[int], value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{type(trigger).__name__}.{attribute.name}: expected a number from 1, got {value!r}")
@@ -75,7 +81,9 @@ class ContextReaches:
 
     @classmethod
     def of_window(cls, window: int, fraction: float = 0.8) -> ContextReaches:
-        """Due at this part of a model's context window (tokens). Raises `ValueError` for a part that is not one."""
+        """Due at this part of a model's context window (tokens). Raises `ValueError` for a window or part that is none."""
+        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+            raise ValueError(f"window: expected a number of tokens from 1, got {window!r}")
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction: expected a part above 0 and at most 1, got {fraction!r}")
         return cls(math.ceil(window * fraction))
@@ -190,7 +198,7 @@ class Summarize:
     turn the run then ends as the compaction did, after its last turn that changes nothing.
     """
 
-    when: Trigger = never
+    when: Trigger = attrs.field(default=never, validator=_trigger)
     instructions: str = INSTRUCTIONS
     max_characters: int | None = attrs.field(default=None, validator=attrs.validators.optional(_from_one))
     mode: Literal["summarize"] = attrs.field(default="summarize", init=False)
@@ -243,7 +251,7 @@ class Discard:
     Only when the run would end, or by `agentloop.loop.compact`: a task is not made to forget itself.
     """
 
-    when: Trigger = never
+    when: Trigger = attrs.field(default=never, validator=_trigger)
     mode: Literal["discard"] = attrs.field(default="discard", init=False)
 
     def due(self, state: CompactionState) -> Reason | None:

@@ -104,6 +104,23 @@ def test_patterns_that_grow_are_refused(pattern: str) -> None:
         regex(pattern)
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Policy(Rule("allow")), "Policy.rules: expected a list of Rule, got Rule; write [Rule(…)]"),
+        (lambda: Policy([Rule("allow"), {}]), "Policy.rules[1]: expected a Rule, got dict"),
+        (lambda: Rule("allow", where=Condition("a", equals=1)),
+         "Rule.where: expected a list of Condition, got Condition; write [Condition(…)]"),
+        (lambda: Rule("deny", unless=["a"]), "Rule.unless[0]: expected a Condition, got str"),
+        (lambda: Rule("deny", unless=3), "Rule.unless: expected a list of Condition, got int"),
+    ],
+)  # fmt: skip
+def test_what_is_no_rule_or_condition_is_named(make: Any, words: str) -> None:
+    """Its place, and how a single one is written: a rule that is none would forbid every call, later."""
+    with pytest.raises(TypeError, match=f"^{re.escape(words)}$"):
+        make()
+
+
 def test_a_long_repetition_has_room() -> None:
     """Up to the limit a repetition is written out."""
     assert regex(f"a{{{MAX_STATES // 2}}}").matches("a" * (MAX_STATES // 2), Budget(MANY))

@@ -398,6 +398,12 @@ async def test_questions_of_nested_runs_say_where_they_come_from() -> None:
     assert approvals.policy(ToolInvocation("e", "delete", {}, Desk().tool)) is None
 
 
+def test_a_policy_that_is_none_is_refused() -> None:
+    """Where it is given; each call would be forbidden, later."""
+    with pytest.raises(TypeError, match=r"^policy: expected a Policy, or what has its decide\(\), got int$"):
+        Approvals(3)  # type: ignore[arg-type]
+
+
 async def test_one_id_is_asked_about_once_at_a_time() -> None:
     """Two runs on one object with the same call id: the second is refused, so that no answer can reach the wrong one."""
     approvals = Approvals()

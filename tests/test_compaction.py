@@ -120,6 +120,18 @@ def test_a_part_of_the_window_is_rounded_up() -> None:
     for wrong in (0, -0.1, 1.01, float("nan")):
         with pytest.raises(ValueError, match="fraction: expected"):
             ContextReaches.of_window(1000, wrong)
+    for window in (0, True, 1.5, "1000", None):
+        with pytest.raises(ValueError, match=r"^window: expected a number of tokens from 1, got "):
+            ContextReaches.of_window(window)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("made", [Summarize, Discard])
+def test_a_trigger_that_is_none_is_refused(made: Any) -> None:
+    """Where it is written, and not when it is asked in the middle of a run."""
+    with pytest.raises(
+        TypeError, match=rf"^{made.__name__}.when: expected a trigger such as ContextReaches\(…\), got 3$"
+    ):
+        made(when=3)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, None])

@@ -91,7 +91,7 @@ class Approvals:
 
     With `Config.approval_order="all_at_once"` all calls of a reply are listed at once; with `approval_timeout` a question
     that nobody answers is denied. One object may serve several runs at once if their call ids differ, and nested runs,
-    whose questions have an origin. All methods may be called from any thread.
+    whose questions have an origin. All methods may be called from any thread. Raises `TypeError` for a policy that is none.
     """
 
     def __init__(
@@ -101,6 +101,8 @@ class Approvals:
         approved: Mapping[str, str] | None = None,
         on_question: Callable[[Question], MaybeAwaitable[None]] | None = None,
     ) -> None:
+        if policy is not None and not callable(getattr(policy, "decide", None)):
+            raise TypeError(f"policy: expected a Policy, or what has its decide(), got {type(policy).__name__}")
         self._policy = policy
         self._approved = dict(approved or {})
         self._on_question = on_question

@@ -11,7 +11,7 @@ import attrs
 from agentloop._approval.automaton import Budget, Pattern, TooCostly
 from agentloop._approval.conditions import Condition
 from agentloop._approval.patterns import glob
-from agentloop._values import as_tuple
+from agentloop._values import tuple_of
 
 Word: TypeAlias = Literal["allow", "ask", "deny", "forbid"]
 WORDS: Final[tuple[Word, ...]] = get_args(Word)
@@ -46,6 +46,14 @@ def _names(tools: str | Iterable[str]) -> tuple[str, ...]:
     return (tools,) if isinstance(tools, str) else tuple(tools)
 
 
+def _where(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    return tuple_of(Condition, "Rule.where", conditions)
+
+
+def _unless(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    return tuple_of(Condition, "Rule.unless", conditions)
+
+
 @attrs.frozen
 class Rule:
     """A verdict for the calls of some tools, under some conditions.
@@ -54,13 +62,13 @@ class Rule:
     a function of name and arguments that returns True or False (at once; what it raises, or returns else, forbids the
     call). A rule that allows needs certainty, one that does not a suspicion: see `Condition`.
 
-    Raises `ValueError` for a word or a pattern that cannot be read.
+    Raises `ValueError` for a word or a pattern that cannot be read, `TypeError` for a condition that is none.
     """
 
     verdict: Word = attrs.field(converter=checked_word)
     tools: tuple[str, ...] = attrs.field(default=("*",), converter=_names)
-    where: tuple[Condition, ...] = attrs.field(default=(), converter=as_tuple)
-    unless: tuple[Condition, ...] = attrs.field(default=(), converter=as_tuple)
+    where: tuple[Condition, ...] = attrs.field(default=(), converter=_where)
+    unless: tuple[Condition, ...] = attrs.field(default=(), converter=_unless)
     reason: str | None = None
     when: Callable[[str, Mapping[str, Any]], bool] | None = None
     _tools: tuple[Pattern, ...] = attrs.field(init=False, eq=False, repr=False)
