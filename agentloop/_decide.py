@@ -326,7 +326,8 @@ def _limit(state: State, limits: Limits) -> Stop | None:
         return None
     if limits.max_turns is not None and state.requests >= limits.max_turns:
         if state.asks_for_more:
-            return Stop("fatal", "max_turns", f"the run reached its limit of {limits.max_turns} turns")
+            turns = "1 turn" if limits.max_turns == 1 else f"{limits.max_turns} turns"
+            return Stop("fatal", "max_turns", f"the run reached its limit of {turns}")
         return COMPLETED
     if state.pauses > MAX_PAUSES:
         return Stop("fatal", "pause_limit", f"the model paused {state.pauses} times in a row")

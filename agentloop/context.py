@@ -13,7 +13,7 @@ message that stands between a call and its result begins none, so that a call an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
@@ -67,8 +67,13 @@ def agent_messages(value: str | AgentMessage | Iterable[AgentMessage | str]) -> 
         elif isinstance(message, UserMessage | AssistantMessage | ToolResultMessage | CustomMessage):
             messages.append(message)
         else:
-            raise TypeError(f"messages[{index}]: expected a message or text, got {type(message).__name__}")
+            raise _no_message(index, message)
     return tuple(messages)
+
+
+def _no_message(index: int, value: object) -> TypeError:
+    hint = "; user(…) and assistant(…) make messages" if isinstance(value, Mapping) else ""
+    return TypeError(f"messages[{index}]: expected a message or text, got {type(value).__name__}{hint}")
 
 
 def _tools(value: Iterable[Any]) -> tuple[Tool, ...]:

@@ -89,6 +89,10 @@ def test_agent_messages_names_the_place_of_what_is_no_message() -> None:
     """With its index and type."""
     with pytest.raises(TypeError, match=r"messages\[1\]: expected a message or text, got dict"):
         agent_messages(["a", {"role": "user"}])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"got dict; user\(…\) and assistant\(…\) make messages$"):
+        agent_messages([{"role": "user"}])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"got int$"):
+        agent_messages([1])  # type: ignore[list-item]
 
 
 def test_a_context_takes_copies_and_checks_them() -> None:

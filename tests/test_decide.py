@@ -171,7 +171,7 @@ CUT = turn(0, *attempt(A, finish="length"), *result(A))
 QUIET = {"steering": 2, "follow_up": True}
 HOOKS = {"stop_hooks": True}
 COMPACTS = {"compaction": "summarize"}
-LIMIT = Stop("fatal", "max_turns", "the run reached its limit of 1 turns")
+LIMIT = Stop("fatal", "max_turns", "the run reached its limit of 1 turn")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ def input_messages(content: AgentInput) -> tuple[AgentMessage, ...]:
     if isinstance(content, str | UserMessage | AssistantMessage | ToolResultMessage | CustomMessage):
         return agent_messages(content)
     if isinstance(content, bytes | Mapping) or not isinstance(content, Iterable):
-        raise TypeError(f"content: expected text, content blocks or messages, got {type(content).__name__}")
+        hint = "; user(…) makes a message" if isinstance(content, Mapping) else ""
+        raise TypeError(f"content: expected text, content blocks or messages, got {type(content).__name__}{hint}")
     items: list[Any] = list(content)
     if any(isinstance(item, ContentBlock) for item in items):
         return (UserMessage(items),)  # its converter takes a list, and names the place

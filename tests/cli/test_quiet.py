@@ -59,7 +59,7 @@ def test_what_fails(capsys: Captured) -> None:
     """A run that does not complete prints no half answer: one line of error, and the exit code as ever."""
     code, out, err = run(capsys, "what is 2+2?", "--max-turns", "1")
     assert (code, out) == (1, "")
-    assert err == "fatal (max_turns): the run reached its limit of 1 turns\n"
+    assert err == "fatal (max_turns): the run reached its limit of 1 turn\n"
     assert run(capsys, " ")[0] == 2
 
 
