@@ -58,7 +58,11 @@ __all__ = ["Approve", "History", "Prompt", "Prompts", "Session", "SessionRecords
 
 log = logging.getLogger(__name__)
 
-PER_RUN: Final = ("abort", "session_usage", "taken_ids")
+PER_RUN: Final = {
+    "abort": "belongs to one run: session.run(…, abort=…)",
+    "session_usage": "the session counts itself",
+    "taken_ids": "the session knows itself",
+}
 """Fields of `Config` that the session itself fills in."""
 
 
@@ -469,9 +473,7 @@ def _config(model: Model, options: dict[str, Any]) -> Config:
 def _refuse_own(options: Mapping[str, Any]) -> None:
     for name in PER_RUN:
         if name in options:
-            raise TypeError(
-                f"{name}: expected options that stay, got one that belongs to a run or is the session's own"
-            )
+            raise TypeError(f"{name}: expected a setting that a session may be given, got one that {PER_RUN[name]}")
 
 
 def _policy(policy: Policy) -> Policy:

@@ -461,8 +461,12 @@ async def test_what_changes_between_runs(tmp_path: Path) -> None:
 
 async def test_settings_that_are_not_the_callers(tmp_path: Path) -> None:
     """What belongs to one run, or to the session itself, and what there is not, is refused; the lock is not kept."""
-    for wrong in ({"abort": AbortSignal()}, {"session_usage": Usage()}, {"no_such": 1}):
-        with pytest.raises(TypeError):
+    for wrong, words in (
+        ({"abort": AbortSignal()}, r"^abort: .* belongs to one run: session.run\(…, abort=…\)$"),
+        ({"session_usage": Usage()}, "^session_usage: .* the session counts itself$"),
+        ({"no_such": 1}, "no_such"),
+    ):
+        with pytest.raises(TypeError, match=words):
             Session.create(tmp_path, ScriptedModel(), session_id="s1", **wrong)
     with pytest.raises(ValueError, match="policy: expected fail or warn"):
         Session.create(tmp_path, ScriptedModel(), session_id="s1", policy="maybe")  # type: ignore[arg-type]

@@ -19,6 +19,8 @@ class Adapter:
     _client: KeptClient
 
     def __init__(self, model: str, provider: str, options: Mapping[str, Any] | None) -> None:
+        if not isinstance(model, str) or not model:
+            raise ValueError(f"model: expected the name of a model, got {model!r}")
         self.model = model
         self.provider = provider
         self.options: Mapping[str, Any] = dict(options or {})

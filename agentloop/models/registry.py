@@ -167,7 +167,9 @@ def _key(provider: str, line: Provider, base_url: str | None) -> str | None:
     names = [name for name in (line.key, line.other_key) if name]
     key = next((value for name in names if (value := os.environ.get(name))), None)
     if names and not key and base_url is None:
-        raise ValueError(f"model: {provider} needs a key: set {' or '.join(names)} in the environment, or pass api_key")
+        raise ValueError(
+            f"model: {provider} needs a key: set {' or '.join(names)} in the environment (in code: api_key=…)"
+        )
     return key
 
 

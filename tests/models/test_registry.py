@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agentloop.models.offline import OfflineModel
+from agentloop.models.ollama import Ollama
 from agentloop.models.openai_chat import ChatQuirks, OpenAIChat
 from agentloop.models.registry import CHAT, PROVIDERS, resolve
 from agentloop.testing.wire import Play, WireServer, run_model
@@ -75,8 +76,17 @@ def test_unknown_names_list_the_known(name: str) -> None:
 def test_a_missing_key_names_its_variable(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says which variable to set."""
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://x.example")
-    with pytest.raises(ValueError, match=PROVIDERS[provider].key):
+    with pytest.raises(
+        ValueError, match=rf"set {PROVIDERS[provider].key}.* in the environment \(in code: api_key=…\)$"
+    ):
         resolve(f"{provider}:m")
+
+
+@pytest.mark.parametrize("name", ["", None])
+def test_a_model_without_a_name(name: Any) -> None:
+    """An adapter that could ask for nothing is refused when it is made, not at its first request."""
+    with pytest.raises(ValueError, match=r"^model: expected the name of a model, got "):
+        Ollama(name)
 
 
 def test_a_missing_address_names_its_variable() -> None:
