@@ -46,20 +46,26 @@ def files_of(name: str, traces: str) -> list[str]:
     except TraceReadError as error:
         raise UsageError(str(error)) from None
     if not files:
-        raise UsageError(f"session {name}: expected a trace in {traces}, got none, and there is no file of that name")
+        raise UsageError(f"session {name}: expected a trace in {traces}, got none, and {_no_file(name)}")
     return files
+
+
+def _no_file(name: str) -> str:
+    """Why a name means no file."""
+    if os.path.isdir(name):
+        return "that name is a folder"
+    return "that name is a pipe or a device" if os.path.exists(name) else "there is no file of that name"
 
 
 def check_id(name: str) -> None:
     """Raises `UsageError` for a name that is no file's and cannot be the id of a session."""
-    got = "got a folder" if os.path.isdir(name) else "found no such file"
     expected = f"{name}: expected a file of records or the id of a session"
     if name.endswith(".jsonl") or os.path.basename(name) != name:
-        raise UsageError(f"{expected}, {got}")
+        raise UsageError(f"{expected}, and {_no_file(name)}")
     try:
         check_session_id(name)
     except ValueError:
-        raise UsageError(f"{expected} (letters, digits, _ and -), {got}") from None
+        raise UsageError(f"{expected} (letters, digits, _ and -), and {_no_file(name)}") from None
 
 
 def open_file(path: str) -> TraceReader:

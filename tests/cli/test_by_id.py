@@ -93,6 +93,28 @@ def test_what_is_neither(name: str, folder: Path, capsys: Captured) -> None:
         assert "\x1b" not in err
 
 
+@pytest.mark.parametrize("name", ["check", "replay", "diff"])
+def test_why_a_name_is_no_file(name: str, folder: Path, capsys: Captured) -> None:
+    """What stands there in a file's place is said: a folder, a pipe, nothing."""
+    file = str(recorded(capsys, "s1"))
+    os.mkfifo("pipe")
+    for wrong, words in (
+        ("traces", "expected a trace in traces, got none, and that name is a folder"),
+        (
+            ".",
+            "expected a file of records or the id of a session (letters, digits, _ and -), and that name is a folder",
+        ),
+        (
+            str(folder / "pipe"),
+            "expected a file of records or the id of a session, and that name is a pipe or a device",
+        ),
+        ("pipe", "expected a trace in traces, got none, and that name is a pipe or a device"),
+        ("none.jsonl", "expected a file of records or the id of a session, and there is no file of that name"),
+    ):
+        code, _, err = command(capsys, name, *([file] if name == "diff" else []), wrong, "--traces", "traces")
+        assert (code, err.rstrip().endswith(words)) == (2, True), err
+
+
 def test_links_are_no_sessions(folder: Path, capsys: Captured) -> None:
     """A link among the traces leads nowhere by its id."""
     file = recorded(capsys, "s1")
