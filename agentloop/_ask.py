@@ -321,10 +321,16 @@ def _end(core: Core, attempt: int, assembler: Assembler, failure: _Failure | Non
     if failure.exception is not None:
         text = "the model's request failed (%s: %s)"
         if wait is None:
-            log.error(text, failure.error_code, failure.error_message, exc_info=failure.exception)
+            log.error(text, failure.error_code, failure.error_message, exc_info=_traceback(failure.exception))
         else:
             log.warning(text + "; the next attempt comes in %d ms", failure.error_code, failure.error_message, wait)
     core.emit(RequestEnd(failure.status, attempt, wait, failure.error_code, failure.error_message, usage))
+
+
+def _traceback(error: BaseException) -> BaseException | None:
+    """What an error's log record shows of it. A `ModelError` says in its words what a provider refused; its traceback, of an
+    SDK as a rule, is for those who look for it."""
+    return None if isinstance(error, ModelError) and not log.isEnabledFor(logging.DEBUG) else error
 
 
 def _keep(core: Core, reply: AssistantMessage) -> None:

@@ -540,6 +540,17 @@ async def test_a_failed_attempt_is_logged_once(caplog: pytest.LogCaptureFixture)
     ]
 
 
+@pytest.mark.parametrize(("error", "shown"), [(ModelError("auth", "no key"), False), (KeyError("choices"), True)])
+async def test_a_refusal_is_one_line_in_the_log(
+    error: Exception, shown: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Above DEBUG a `ModelError` shows no traceback: a missing key is no riddle. What nobody expected shows its own."""
+    caplog.set_level(logging.INFO, logger="agentloop")
+    await played(ScriptedModel([error]), retry=None)
+    (logged,) = caplog.records
+    assert (logged.levelname, bool(logged.exc_info)) == ("ERROR", shown)
+
+
 async def test_an_attempt_that_was_stopped_is_not_logged_as_failed(caplog: pytest.LogCaptureFixture) -> None:
     """Neither an abort nor a deadline is the model's failure, and no retry is announced for it."""
     events = await played(ScriptedModel([["half", STALL]]), retry=Retry(waits=(1,)), deadline=5)
