@@ -34,6 +34,8 @@ def test_the_guide_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
         "output: 'Bonn: rain. '",
         "output: '\\nTake an umbrella.'",
         "result: ['Bonn: rain. ', 'Take an umbrella.']",
+        "aborted user_abort that takes too long",
+        "['[the disk is full]', 'Hi']",
         "Les hiboux volent.",
         "fatal auth",
         "completed Here I am.",
@@ -55,6 +57,7 @@ def test_the_pages_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monke
     assert said == {
         "approvals.md": ["1 to be answered", 'delete {"path":"old.txt"}', "deleted old.txt · It is gone."],
         "eager_tools.md": [],
+        "events.md": ["Good morning. [completed]"],
     }
 
 
