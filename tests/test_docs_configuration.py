@@ -17,6 +17,7 @@ import agentloop.testing
 from agentloop import Agent, Config, Context, Retry, Tool, tool
 from agentloop.compaction import Summarize
 from agentloop.config import HookAnswer, Hooks, SystemClock, new_call_id
+from agentloop.models._shared import THINKING_LEVELS, CommonOptions
 from agentloop.omni.custom import REGISTRY
 from agentloop.omni.redact import mask_secrets
 from agentloop.session import Session
@@ -91,6 +92,15 @@ def test_every_setting_is_listed(section: str) -> None:
 def test_there_is_no_other_section() -> None:
     """Each heading of the page is compared above."""
     assert re.findall(r"^## (.+)$", PAGE, re.MULTILINE) == list(SECTIONS)
+
+
+def test_the_options_of_a_request_are_listed() -> None:
+    """The table has the common options of all adapters, and for `thinking` its levels."""
+    (table,) = re.findall(r"^\| option \| value \|\n(.*?)\n\n", PAGE, re.MULTILINE | re.DOTALL)
+    rows = {name: value for names, value in re.findall(r"^\| (`.*?) \| (.*) \|$", table, re.MULTILINE)
+            for name in re.findall(r"`(\w+)`", names)}  # fmt: skip
+    assert list(rows) and set(rows) == {each.name for each in attrs.fields(CommonOptions)} - {"extra"}
+    assert tuple(re.findall(r'"(\w+)"', rows["thinking"])) == THINKING_LEVELS
 
 
 def test_the_options_of_the_decorator() -> None:

@@ -78,13 +78,13 @@ class Anthropic(Adapter):
     lives as long as a request; inside `async with` one is kept, connections included. The SDK's own retries are off.
     `provider` names who answers: it goes into the replies, and thinking goes back only to the same provider and model.
 
-    `options` are defaults for those of a request. Beside the common ones (see `agentloop.models._shared`) there are
+    `options` are defaults for those of a request. Beside the common ones (`docs/configuration.md`, Options) there are
     `cache`, `betas` (names for the `anthropic-beta` header) and `provider_tools` (the API's own tool objects; one with
     the name of a tool stands in for its description). `thinking` may also be the API's object. All others go into the
     body. `seed` is `unsupported`.
 
-    Raises `MissingExtra` without the SDK, `TypeError` for a client that is not asynchronous, `ValueError` for another
-    provider without its address.
+    Raises `MissingExtra` without the SDK, `TypeError` for a client that is not asynchronous, `ValueError` without a
+    model's name and for another provider without its address. A missing key fails the first request (`auth`).
     """
 
     def __init__(

@@ -80,13 +80,13 @@ class Gemini(HttpAdapter):
     inside `async with` one is kept, connections included. `provider` names who answers: it goes into the replies,
     and signatures go back only to the same provider and model.
 
-    `options` are defaults for those of a request. Beside the common ones (see `agentloop.models._shared`) there is
+    `options` are defaults for those of a request. Beside the common ones (`docs/configuration.md`, Options) there is
     `provider_tools` (the API's own tool objects: `{"googleSearch": {}}`). `thinking` may also be the API's object. All
     others go into the body (`safetySettings`, `cachedContent`, …); `generationConfig` and `toolConfig` are laid over
     what is sent anyway. `parallel_tool_calls` off is `unsupported`.
 
-    Raises `MissingExtra` without `httpx2`, `TypeError` for a client that is not asynchronous, `ValueError` for another
-    provider without its address.
+    Raises `MissingExtra` without `httpx2`, `TypeError` for a client that is not asynchronous, `ValueError` without a
+    model's name and for another provider without its address. A missing key fails the first request (`auth`).
     """
 
     home = "google"

@@ -78,13 +78,13 @@ class Ollama(HttpAdapter):
     kept, connections included. `provider` names who answers: it goes into the replies, and thinking goes back only to
     the same provider and model.
 
-    `options` are defaults for those of a request: the common ones (see `agentloop.models._shared`); all others go into
+    `options` are defaults for those of a request: the common ones (`docs/configuration.md`, Options); all others go into
     the body (`keep_alive`, `format`, …), and `options` is laid over the model parameters that are sent anyway
     (`{"options": {"num_ctx": 8192}}`). A tool choice other than `auto` and `none` is `unsupported`, and so is
     `parallel_tool_calls` off.
 
-    Raises `MissingExtra` without `httpx2`, `TypeError` for a client that is not asynchronous, `ValueError` for another
-    provider without its address.
+    Raises `MissingExtra` without `httpx2`, `TypeError` for a client that is not asynchronous, `ValueError` without a
+    model's name and for another provider without its address.
     """
 
     home = "ollama"

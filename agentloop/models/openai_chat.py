@@ -7,8 +7,9 @@ Works on asyncio and trio. The SDK's own retries are off: the loop owns them. Wi
 connection of its own, closed with it, so that nothing is left when a run ends; inside `async with model:` the
 connections are kept and shared, and a `client` that was given is the caller's to close.
 
-Options of a request are those of `agentloop.models._shared`; what is special about a provider is a value of
-`ChatQuirks`. The parts: `_chat_body` (messages out), `_chat_reader` (events in), `_errors` (failures).
+Options of a request are the common ones (`docs/configuration.md`, Options) and, in its body, all others; what is special
+about a provider is a value of `ChatQuirks`. The parts: `_chat_body` (messages out), `_chat_reader` (events in), `_errors`
+(failures).
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class OpenAIChat(Adapter):
     answers: it goes into the replies, and thinking goes back only to the same provider and model. `quirks` says what is
     special about it. `options` are defaults for those of a request.
 
-    Raises `MissingExtra` when the SDK is not installed, `ValueError` for another provider than OpenAI without its
-    address.
+    Raises `MissingExtra` when the SDK is not installed, `ValueError` without a model's name and for another provider
+    than OpenAI without its address. A missing key fails the first request (`auth`).
     """
 
     def __init__(

@@ -78,12 +78,12 @@ class OpenAIResponses(Adapter):
     model is known to have none, since those refuse the question. `summary` is how reasoning is shown when a thinking
     level is set; None: not.
 
-    `options` are defaults for those of a request. Beside the common ones (see `agentloop.models._shared`) there are
+    `options` are defaults for those of a request. Beside the common ones (`docs/configuration.md`, Options) there are
     `store`, `include` (added to ours) and `provider_tools` (the API's own tool objects; one with the name of a tool
     stands in for its description). All others go into the body. `stop` and `seed` are `unsupported`.
 
-    Raises `MissingExtra` without the SDK, `TypeError` for a client that is not asynchronous, `ValueError` for another
-    provider without its address.
+    Raises `MissingExtra` without the SDK, `TypeError` for a client that is not asynchronous, `ValueError` without a
+    model's name and for another provider without its address. A missing key fails the first request (`auth`).
     """
 
     def __init__(
