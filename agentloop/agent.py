@@ -198,6 +198,9 @@ class Agent:
         With no messages (`()`) the model is asked from the history as it stands. Prompts of a run that was stopped before
         its first turn are not in the history. Raises `RuntimeError` while a run goes on, `ValueError` and `TypeError` for
         what cannot be a run, and what a tool's `KeyboardInterrupt` or `SystemExit` left to be raised.
+
+        A cancellation aborts the run, and goes on its way when listeners and readers have had its last events. So it is
+        with `continue_` and `compact`.
         """
         prompts = input_messages(content)
         return await self._perform(lambda context, config: agent_loop(self._opening(prompts), context, config))

@@ -366,12 +366,18 @@ class Session(WithQueues):
         self._head()
 
     async def aclose(self) -> None:
-        """End the run that goes on, and give the session free for others. A second call does nothing."""
+        """End the run that goes on, and give the session free for others. A second call does nothing.
+
+        The end of the run is awaited, bounded in time, also under a cancellation. Raises what a tool's `KeyboardInterrupt`
+        or `SystemExit` left to be raised; the session is free all the same.
+        """
         self._closed = True
         run = None if self._run is None else self._run()
-        if run is not None:
-            await run.aclose()
-        self.close()
+        try:
+            if run is not None:
+                await run.aclose()
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Give the session free, for synchronous code: a run that goes on is not awaited, its next record fails."""

@@ -32,6 +32,7 @@ from agentloop.model import BlockChunk, Finish, TextChunk, ToolCallChunk
 from agentloop.omni.carry import INTERRUPTED
 from agentloop.omni.trace import trace_files
 from agentloop.session import Session, SessionRun
+from agentloop.testing import ScriptedModel, call, collect
 
 pytestmark = pytest.mark.anyio
 
@@ -167,3 +168,25 @@ async def test_an_id_of_a_call_that_was_only_retold(came: Any, way: str, reopene
     assert start.tool_call_id == "call_0#2"
     (report,) = check_session([str(file.path) for file in trace_files(tmp_path, "s1")])
     assert report.ok, report.to_text()
+
+
+async def test_what_a_tool_left_to_be_raised_does_not_keep_the_session(tmp_path: Path) -> None:
+    """`aclose` raises it, and gives the session free all the same."""
+    started = anyio.Event()
+
+    @tool
+    async def stubborn() -> None:
+        """Leave in the worst way."""
+        started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise SystemExit(3)
+
+    session = Session.create(tmp_path, ScriptedModel([[call("stubborn")]]), tools=[stubborn], session_id="s1")
+    async with anyio.create_task_group() as group:
+        group.start_soon(collect, session.run("go", approve=lambda request: "allow"))
+        await started.wait()
+        with pytest.raises(SystemExit):
+            await session.aclose()
+    Session.open("s1", tmp_path, ScriptedModel([])).close()
