@@ -41,7 +41,7 @@ from agentloop.omni.recorder import record
 from agentloop.omni.records import Record, model_identity, new_session_id, session_meta
 from agentloop.omni.redact import mask_secrets
 from agentloop.omni.trace import Redact, TraceWriter
-from agentloop.tools import Tool, ToolContext, ToolInvocation
+from agentloop.tools import Tool, ToolContext, ToolInvocation, tool
 
 __all__ = ["ChildApprovalRequest", "ChildToolInvocation", "Tools", "subagent"]
 
@@ -133,7 +133,7 @@ def subagent(
         make_session_id=make_session_id,
         redact=redact,
     )
-    return Tool(name, description, _PARAMETERS, child.call, label=label, timeout=timeout)
+    return tool(child.call, name=name, description=description, parameters=_PARAMETERS, label=label, timeout=timeout)
 
 
 @attrs.define

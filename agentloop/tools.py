@@ -368,12 +368,21 @@ def tool(
     """
     if function is None:
         return functools.partial(tool, name=name, description=description, parameters=parameters, **fields)
+    _check_function(function)
     if parameters is not None:
         described = read_docstring(function.__doc__).description if description is None else description
         return Tool(_tool_name(name, function), described, parameters, function, **fields)
     typed = read_function(function, ToolContext)
     described = typed.description if description is None else description
     return Tool(_tool_name(name, function), described, typed.schema, typed, **fields)
+
+
+def _check_function(function: object) -> None:
+    if isinstance(function, Tool):
+        raise ToolDefinitionError(f"tool: expected a function, got the Tool {function.name!r}, which is one already")
+    if not callable(function):
+        hint = f"; a name is given as @tool(name={function!r})" if isinstance(function, str) else ""
+        raise ToolDefinitionError(f"tool: expected a function, got {type(function).__name__}{hint}")
 
 
 def _tool_name(name: str | None, function: Callable[..., Any]) -> str:

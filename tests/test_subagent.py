@@ -547,6 +547,12 @@ async def test_what_cannot_be_a_subagent(options: dict[str, Any], error: type[Ex
         child([], **options)
 
 
+async def test_a_subagent_has_a_name_that_providers_take() -> None:
+    """As every tool made by `tool`: else the first request would be refused."""
+    with pytest.raises(ToolDefinitionError, match="look up: expected a name of the letters"):
+        subagent("look up", "Looks things up.", ScriptedModel([]))
+
+
 async def test_starts_of_grandchildren_are_on_the_parents_stream_in_order() -> None:
     """A call's start, its child's whole life, its end: nothing of a child stands outside of its call."""
     events = await three_deep()

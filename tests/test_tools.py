@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -258,7 +259,7 @@ def generator() -> Any:
         (Store.keep, r"keep: parameter 'self': a method of no object"),
         (generator, r"generator: a sync generator cannot stream"),
         (lambda: None, r"<lambda>: expected a name of the letters"),
-        (5, r"signature cannot be read"),
+        (5, r"tool: expected a function, got int"),
         (print, r"print: parameter 'args'"),
     ],
 )
@@ -285,6 +286,20 @@ def test_fields_that_make_no_tool(fields: dict[str, Any], error: str) -> None:
     good: dict[str, Any] = {"name": "t", "description": "", "parameters": {}, "execute": lambda arguments: None}
     with pytest.raises(ToolDefinitionError, match=error):
         Tool(**{**good, **fields})
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("search", "tool: expected a function, got str; a name is given as @tool(name='search')"),
+        (3, "tool: expected a function, got int"),
+        (tool(name="one")(lambda: None), "tool: expected a function, got the Tool 'one', which is one already"),
+    ],
+)
+def test_what_is_no_function(given: Any, error: str) -> None:
+    """`@tool("name")` and a tool made twice are told what to write, not what their signature is."""
+    with pytest.raises(ToolDefinitionError, match=f"^{re.escape(error)}$"):
+        tool(given)
 
 
 # ---------------------------------------------------------------- what is made of arguments
