@@ -110,15 +110,25 @@ class HookAnswer:
     output: Mapping[str, Any] | None = None
 
 
+def _a_function(of: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Said at once: what cannot be called would else end the run, or deny a call, where nobody looks for a setting."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{type(of).__name__}.{attribute.name}: expected a function or None, got {value!r}")
+
+
 @frozen
 class Hooks:
     """A named set of hooks. Each answer becomes a `Hook` event right before what it decides; a hook that raises is an event
     with the reason `hook failed: …` and decides nothing."""
 
     name: str
-    pre_tool_use: Callable[[ToolInvocation], MaybeAwaitable[HookAnswer | None]] | None = None
-    user_prompt: Callable[[UserMessage], MaybeAwaitable[HookAnswer | None]] | None = None
-    stop: Callable[[TurnEnd], MaybeAwaitable[HookAnswer | None]] | None = None
+    pre_tool_use: Callable[[ToolInvocation], MaybeAwaitable[HookAnswer | None]] | None = field(
+        default=None, validator=_a_function
+    )
+    user_prompt: Callable[[UserMessage], MaybeAwaitable[HookAnswer | None]] | None = field(
+        default=None, validator=_a_function
+    )
+    stop: Callable[[TurnEnd], MaybeAwaitable[HookAnswer | None]] | None = field(default=None, validator=_a_function)
 
 
 class ToolSource(Protocol):
@@ -241,16 +251,28 @@ def _one_of(*words: str) -> _Validator:
     return check
 
 
-def _a_function(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Said at once: what cannot be called would else end the run, or deny a call, where nobody looks for a setting."""
-    if value is not None and not callable(value):
-        raise TypeError(f"Config.{attribute.name}: expected a function or None, got {value!r}")
+def _with_methods(expected: str, *names: str, or_none: bool = True) -> _Validator:
+    """Said at once: what cannot be asked, or a class in the place of one of its values, would else fail in the run."""
+
+    def check(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value is None and or_none:
+            return
+        if isinstance(value, type):
+            raise TypeError(f"Config.{attribute.name}: expected {expected}, got the class {value.__name__} itself")
+        if not all(callable(getattr(value, name, None)) for name in names):
+            raise TypeError(f"Config.{attribute.name}: expected {expected}, got {value!r}")
+
+    return check
 
 
-def _a_compaction(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Said at once: a class in the place of one of its values would else fail where it is first asked."""
-    if isinstance(value, type):
-        raise TypeError(f"Config.{attribute.name}: expected a compaction, got the class {value.__name__} itself")
+def _of(kind: type, expected: str) -> _Validator:
+    """Said at once, for the same reason."""
+
+    def check(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if not isinstance(value, kind):
+            raise TypeError(f"Config.{attribute.name}: expected {expected}, got {value!r}")
+
+    return check
 
 
 def _a_signal(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -381,17 +403,19 @@ class Config:
     run_ahead: int = field(default=64, validator=_number(0, or_none=False))
     """Chunks of the model's stream that may be read ahead of the consumer; 0: step by step."""
 
-    compaction: Compaction | None = field(default=None, validator=_a_compaction)
+    compaction: Compaction | None = field(default=None, validator=_with_methods("a compaction", "due"))
     """When and how a context that grew too long is summarised or dropped; `agentloop.compaction` has some."""
-    tool_source: ToolSource | None = None
+    tool_source: ToolSource | None = field(
+        default=None, validator=_with_methods("a source of tools, such as McpServers([…])", "connect", "close")
+    )
     """Tools that need a connection; `agentloop.mcp.McpServers` is one."""
-    session_usage: Usage = Usage()
+    session_usage: Usage = field(default=Usage(), validator=_of(Usage, "a Usage"))
     """Where `TokenUsage.session` starts."""
     taken_ids: Collection[str] = ()
     """Ids that no new call gets, beside those of the context: of calls that were told and that it no longer shows."""
-    clock: Clock = field(factory=SystemClock)
+    clock: Clock = field(factory=SystemClock, validator=_with_methods("a clock", "now", "sleep", or_none=False))
     """Where time comes from; `agentloop.testing.VirtualClock` for tests."""
     new_id: Callable[[], str] = new_call_id
     """Makes the id of a call that came without one."""
-    options: Mapping[str, Any] = field(factory=dict)
+    options: Mapping[str, Any] = field(factory=dict, validator=_of(Mapping, "a mapping of names to values"))
     """Parameters for the adapter (temperature, thinking level, …), passed on as they are."""

@@ -140,6 +140,11 @@ def wrong() -> Iterator[tuple[dict[str, Any], str]]:
         "Config.model: expected a model, got the class ScriptedModel itself",
     )
     yield {"compaction": Summarize}, "Config.compaction: expected a compaction, got the class Summarize itself"
+    yield {"compaction": 3}, "Config.compaction: expected a compaction, got 3"
+    yield {"tool_source": []}, "Config.tool_source: expected a source of tools, such as McpServers([…]), got []"
+    yield {"clock": None}, "Config.clock: expected a clock, got None"
+    yield {"session_usage": 3}, "Config.session_usage: expected a Usage, got 3"
+    yield {"options": "hot"}, "Config.options: expected a mapping of names to values, got 'hot'"
     yield {"retry": 3}, "Config.retry: expected a Retry or None, got 3"
     yield {"abort": "now"}, "Config.abort: expected an AbortSignal or None, got 'now'"
     callbacks = [name for name in fields_of(Config) if name.startswith(("get_", "before_", "after_"))]
@@ -167,6 +172,13 @@ def test_a_wait_that_cannot_be(settings: dict[str, Any], words: str) -> None:
     """The ladder of a retry is refused likewise."""
     with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
         Retry(**settings)
+
+
+@pytest.mark.parametrize("name", ["pre_tool_use", "user_prompt", "stop"])
+def test_a_hook_that_cannot_be_called(name: str) -> None:
+    """It would fail at each call and decide nothing: it is refused where it is written."""
+    with pytest.raises(TypeError, match=f"^Hooks.{name}: expected a function or None, got 3$"):
+        Hooks("guard", **{name: 3})  # type: ignore[arg-type]
 
 
 def test_waits_that_are_no_list() -> None:
