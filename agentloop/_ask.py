@@ -154,7 +154,7 @@ class _Reading:
         self.assembler = Assembler(header, emit, core.emit_delta, core.claim_id, core.emit)
         self.over = False  # nothing more is read
         self.paused = False  # it is the consumer who is waited for
-        self.heard = False  # something came since silence was last looked for
+        self.heard = False  # something came after `stamp`, nobody knows when
         self.stamp = 0.0  # when the provider was last heard of, as far as it matters
 
     async def read(self) -> _Failure | None:
@@ -203,7 +203,7 @@ class _Reading:
         now = core.clock.now()
         if self.paused or self.heard:
             self.heard = False
-            self.stamp = max(self.stamp, now if self.paused or core.taker is None else self.stamp)
+            self.stamp = now
         if self.stamp + idle <= now:
             return True
         core.timers.set(self, self.stamp + idle)
@@ -216,15 +216,16 @@ class _Reading:
         abort = core.config.abort or core.signal
         stream: Any = await _open(self.request)
         try:
-            if core.too_late():  # it took its time to open
+            if self.over or core.too_late():  # it took its time to open
                 return
             async for chunk in stream:
                 if self.over or abort.aborted:  # the driver may not have had its turn yet
                     break
                 if core.taker is not None:
-                    self.stamp = now()
+                    self.stamp, self.heard = now(), False
+                else:  # to read the clock for each piece of a burst would cost more than the piece
+                    self.heard = True
                 feed(chunk)
-                self.heard = True
                 count += 1
                 if count >= ahead:
                     count = 0
