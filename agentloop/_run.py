@@ -306,7 +306,12 @@ class Core:
             self.error = self.error or order
             self.close()
         if job.then is not None:
-            job.then(job)
+            try:
+                job.then(job)
+            except BaseException as error:
+                # A clock that fails: out of here it would end trio, and asyncio takes no notice.
+                self.error = self.error or error
+                self.close()
         self.ring()
 
     async def call(self, function: Callable[..., Any], *args: Any, keep: bool = False) -> Any:
