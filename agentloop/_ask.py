@@ -18,7 +18,7 @@ import anyio.lowlevel
 import attrs
 
 from agentloop._assemble import Assembler
-from agentloop._callbacks import CallbackFailed, Stopped
+from agentloop._callbacks import CallbackFailed, Stopped, looked_at
 from agentloop._frozen import frozen
 from agentloop._host import Job, close_shielded, was_cancelled
 from agentloop._run import Core
@@ -102,7 +102,9 @@ async def _prepare(core: Core) -> ModelRequest:
         raise CallbackFailed(
             TypeError(f"prepare_request: expected a ModelRequest or None, got {type(changed).__name__}")
         )
-    messages = request.messages if changed.messages is request.messages else make_legal(changed.messages)
+    messages = changed.messages
+    if messages is not request.messages:
+        messages = make_legal(core.guard(_items, messages))
     return attrs.evolve(changed, messages=messages, tools=request.tools, abort=core.signal)
 
 
@@ -130,10 +132,14 @@ async def _shaped(core: Core, setting: str, function: Callable[..., Any], messag
     try:
         value = await core.call(function, messages)
         if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-            return core.guard(list, value)  # type: ignore[no-any-return]
+            return core.guard(_items, value)  # type: ignore[no-any-return]
     except CallbackFailed as error:
         raise error.of(setting, function) from None
     raise CallbackFailed(TypeError(f"{setting}: expected a sequence of messages, got {type(value).__name__}"))
+
+
+def _items(values: Iterable[Any]) -> list[Any]:
+    return [looked_at(value) for value in values]
 
 
 # ---------------------------------------------------------------- the stream
