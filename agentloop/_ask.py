@@ -18,7 +18,7 @@ import anyio.lowlevel
 import attrs
 
 from agentloop._assemble import Assembler
-from agentloop._callbacks import CallbackFailed, Stopped
+from agentloop._callbacks import CallbackFailed, Stopped, looked_at
 from agentloop._frozen import frozen
 from agentloop._host import Job, close_shielded, was_cancelled
 from agentloop._run import Core
@@ -102,7 +102,9 @@ async def _prepare(core: Core) -> ModelRequest:
         raise CallbackFailed(
             TypeError(f"prepare_request: expected a ModelRequest or None, got {type(changed).__name__}")
         )
-    messages = request.messages if changed.messages is request.messages else make_legal(changed.messages)
+    messages = changed.messages
+    if messages is not request.messages:
+        messages = make_legal(core.guard(_items, messages))
     return attrs.evolve(changed, messages=messages, tools=request.tools, abort=core.signal)
 
 
@@ -130,10 +132,14 @@ async def _shaped(core: Core, setting: str, function: Callable[..., Any], messag
     try:
         value = await core.call(function, messages)
         if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-            return core.guard(list, value)  # type: ignore[no-any-return]
+            return core.guard(_items, value)  # type: ignore[no-any-return]
     except CallbackFailed as error:
         raise error.of(setting, function) from None
     raise CallbackFailed(TypeError(f"{setting}: expected a sequence of messages, got {type(value).__name__}"))
+
+
+def _items(values: Iterable[Any]) -> list[Any]:
+    return [looked_at(value) for value in values]
 
 
 # ---------------------------------------------------------------- the stream
@@ -154,7 +160,7 @@ class _Reading:
         self.assembler = Assembler(header, emit, core.emit_delta, core.claim_id, core.emit)
         self.over = False  # nothing more is read
         self.paused = False  # it is the consumer who is waited for
-        self.heard = False  # something came since silence was last looked for
+        self.heard = False  # something came after `stamp`, nobody knows when
         self.stamp = 0.0  # when the provider was last heard of, as far as it matters
 
     async def read(self) -> _Failure | None:
@@ -203,7 +209,7 @@ class _Reading:
         now = core.clock.now()
         if self.paused or self.heard:
             self.heard = False
-            self.stamp = max(self.stamp, now if self.paused or core.taker is None else self.stamp)
+            self.stamp = now
         if self.stamp + idle <= now:
             return True
         core.timers.set(self, self.stamp + idle)
@@ -216,15 +222,16 @@ class _Reading:
         abort = core.config.abort or core.signal
         stream: Any = await _open(self.request)
         try:
-            if core.too_late():  # it took its time to open
+            if self.over or core.too_late():  # it took its time to open
                 return
             async for chunk in stream:
                 if self.over or abort.aborted:  # the driver may not have had its turn yet
                     break
                 if core.taker is not None:
-                    self.stamp = now()
+                    self.stamp, self.heard = now(), False
+                else:  # to read the clock for each piece of a burst would cost more than the piece
+                    self.heard = True
                 feed(chunk)
-                self.heard = True
                 count += 1
                 if count >= ahead:
                     count = 0

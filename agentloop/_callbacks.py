@@ -29,7 +29,10 @@ class CallbackFailed(Exception):
 
 def named(setting: str, function: Any) -> str:
     """A callback in words: its setting, and the function that stands there where that has a name of its own."""
-    name = getattr(function, "__name__", None)
+    try:
+        name = getattr(function, "__name__", None)
+    except Exception:  # a lazy proxy whose object is not there
+        name = None
     return setting if not isinstance(name, str) or name in ("<lambda>", setting.split()[-1]) else f"{setting} ({name})"
 
 
@@ -37,6 +40,12 @@ def raised(error: BaseException) -> str:
     """What was raised, with its class: the words alone may be no more than a key."""
     kind, text = type(error).__name__, error_text(error)
     return f"raised {kind}" if text == kind else f"raised {kind}: {text}"
+
+
+def looked_at(value: Any) -> Any:
+    """The value, if it can say what it is: a lazy proxy whose object cannot be had raises wherever that is asked."""
+    isinstance(value, type)
+    return value
 
 
 def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExit | None:

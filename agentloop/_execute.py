@@ -15,7 +15,7 @@ from typing import Any, Literal
 import anyio
 
 from agentloop._awaiting import called, close_unstarted
-from agentloop._callbacks import CallbackFailed, Stopped
+from agentloop._callbacks import CallbackFailed, Stopped, looked_at
 from agentloop._host import Job
 from agentloop._outcome import Call, Cause, Outcome, not_stopped, outcome_of, result_message, with_answer
 from agentloop._permission import verdict_on
@@ -260,20 +260,29 @@ class Batch:
 
     def _callback(self, call: Call, function: Any, args: tuple[Any, ...], done: Any) -> None:
         """Call the caller's code; `done(call, value, error)` follows, at once or when its job is over."""
+        core = self.core
+
+        def told(value: Any, error: BaseException | None = None) -> None:
+            try:
+                core.guard(looked_at, value)
+            except CallbackFailed as failed:
+                value, error = None, failed.error
+            done(call, value, error)
+
         try:
-            value = self.core.guard(function, *args)
+            value = core.guard(function, *args)
         except CallbackFailed as error:
-            done(call, None, error.error)
+            told(None, error.error)
             return
         if hasattr(type(value), "__await__"):
 
             def over(job: Job) -> None:
                 close_unstarted(value)
-                done(call, job.value, job.error)
+                told(job.value, job.error)
 
-            call.job = self.core.spawn(lambda job: value, over)
+            call.job = core.spawn(lambda job: value, over)
         else:
-            done(call, value, None)
+            told(value)
 
     def _answered(self, call: Call, decision: Any, error: BaseException | None) -> None:
         if call.stage != "asked" or self.core.closing or self.core.look():  # too late: timed out, left or stopped

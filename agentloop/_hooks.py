@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from agentloop._callbacks import CallbackFailed
+from agentloop._callbacks import CallbackFailed, order_to_leave
 from agentloop._values import MAX_INTEGER_BITS, valid_text
 from agentloop.config import HookAnswer
 from agentloop.events import Hook
@@ -18,9 +18,9 @@ def hook_answer(value: Any) -> HookAnswer | None:
         return None
     if not isinstance(value, HookAnswer):
         raise CallbackFailed(TypeError(f"expected a HookAnswer or None, got {type(value).__name__}"))
-    for field in ("reason", "message"):
+    for field in ("decision", "reason", "message"):
         text = getattr(value, field)
-        if text is not None and not isinstance(text, str):
+        if text is not None and not issubclass(type(text), str):  # it may fail to say its class
             raise CallbackFailed(TypeError(f"{field}: expected a text or None, got {type(text).__name__}"))
     said = any(field is not None for field in (value.decision, value.reason, value.message, value.output))
     return value if said else None
@@ -38,7 +38,13 @@ def hook_event(kind: Any, name: str, answer: HookAnswer, call_id: str | None = N
 
 
 def _items(output: Any) -> list[tuple[Any, Any]]:
-    return list(output.items()) if isinstance(output, Mapping) else []
+    """It is for the record alone: what fails to say what it holds holds nothing."""
+    try:
+        return list(output.items()) if isinstance(output, Mapping) else []
+    except BaseException as error:
+        if order_to_leave(error) is not None:
+            raise
+        return []
 
 
 def _is_scalar(value: Any) -> bool:

@@ -81,7 +81,7 @@ def outcome_of(call: Call, stop: Stop | None, limit: int | None) -> Outcome:
     """What came of a tool whose job is over; texts longer than `limit` are cut."""
     job = call.job
     assert job is not None
-    error: BaseException | None = job.value.error if isinstance(job.value, Raised) else job.error
+    error: BaseException | None = job.value.error if type(job.value) is Raised else job.error
     if error is None:
         return _value(call, job.value)
     if was_cancelled(error):

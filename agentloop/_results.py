@@ -46,6 +46,13 @@ def as_result(value: Any) -> ToolResult:
     """
     if type(value) is str:
         return ToolResult(value)
+    try:
+        return _from_value(value)
+    except Exception:  # a foreign object may fail in any way when it is looked at
+        return ToolResult(object_text(value))
+
+
+def _from_value(value: Any) -> ToolResult:
     if isinstance(value, ToolResult):
         return value
     if value is None:
@@ -58,10 +65,7 @@ def as_result(value: Any) -> ToolResult:
         return ToolResult(error_text(value), is_error=True)
     if isinstance(value, bytes | bytearray | memoryview):
         return ToolResult(_bytes_text(bytes(value)))
-    try:
-        return _from_data(value)
-    except Exception:  # a foreign object may fail in any way when it is looked at
-        return ToolResult(object_text(value))
+    return _from_data(value)
 
 
 def _from_data(value: Any) -> ToolResult:

@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 
 from agentloop._awaiting import close_unstarted
-from agentloop._callbacks import CallbackFailed, Closed, Stopped, order_to_leave
+from agentloop._callbacks import CallbackFailed, Closed, Stopped, looked_at, order_to_leave
 from agentloop._decide import Outcomes, Stop
 from agentloop._host import Host, Job, Waiter, cut_closing
 from agentloop._timers import Timers
@@ -311,7 +311,12 @@ class Core:
             self.error = self.error or order
             self.close()
         if job.then is not None:
-            job.then(job)
+            try:
+                job.then(job)
+            except BaseException as error:
+                # A clock that fails: out of here it would end trio, and asyncio takes no notice.
+                self.error = self.error or error
+                self.close()
         self.ring()
 
     async def call(self, function: Callable[..., Any], *args: Any, keep: bool = False) -> Any:
@@ -325,7 +330,7 @@ class Core:
             raise Stopped
         value = self.guard(function, *args)
         if not hasattr(type(value), "__await__"):
-            return value
+            return self.guard(looked_at, value)
         job = self.spawn(lambda job: value, lambda job: close_unstarted(value))
         await self.until(lambda: job.done or self.look())
         if not job.done and keep:  # a cancellation might lose what it has taken, whatever shield it stands under
@@ -333,7 +338,7 @@ class Core:
         if not job.done:
             await self.cancel_jobs((job,))
         if job.error is None and (keep or not self.look()):
-            return job.value
+            return self.guard(looked_at, job.value)
         if self.look():
             raise Stopped
         assert job.error is not None

@@ -33,11 +33,9 @@ class Toolset:
         if given is None:
             return
         try:
-            tools = Context(tools=given).tools
-            if len({tool.name for tool in tools}) != len(tools):
-                raise ValueError("expected one tool of each name, got two of one name")
-        except (TypeError, ValueError) as error:
-            self.core.fail(error, "get_tools")
+            tools = self.core.guard(_different, given)
+        except CallbackFailed as error:
+            self.core.fail(error.error, "get_tools")
             return
         if tools != tuple(self._own):
             self._own = tools
@@ -112,6 +110,13 @@ def _servers(source: ToolSource) -> tuple[str, ...]:
 
 def _tools(given: Iterable[Tool]) -> tuple[Tool, ...]:
     return Context(tools=tuple(given)).tools
+
+
+def _different(given: Any) -> tuple[Tool, ...]:
+    tools = Context(tools=given).tools
+    if len({tool.name for tool in tools}) != len(tools):
+        raise ValueError("expected one tool of each name, got two of one name")
+    return tools
 
 
 def _connected(answer: Any) -> tuple[McpConnectEnd, tuple[Tool, ...]]:

@@ -394,6 +394,20 @@ async def test_the_time_of_a_busy_consumer_is_no_silence_of_the_stream() -> None
         assert told(events) == [("completed", None, None)]
 
 
+async def test_a_chunk_that_came_while_the_consumer_was_away_is_counted_when_it_is_back() -> None:
+    """It came a second before the time-out of the one before, and the consumer in between: that was no silence."""
+    clock = VirtualClock()
+    model = ScriptedModel([["a", sleep(19), "b", sleep(19), "c"]], clock=clock)
+    config = Config(model=model, clock=clock, retry=None, idle_timeout=20)
+    events = []
+    with anyio.fail_after(10):
+        async for event in agent_loop(["go"], Context(), config):
+            events.append(event)
+            if isinstance(event, MessageUpdate) and event.delta == TextDelta(0, "a"):
+                await clock.sleep(19.5)
+    assert told(events) == [("completed", None, None)]
+
+
 async def test_a_stream_that_falls_silent_while_the_consumer_is_away_is_closed() -> None:
     """It is found out although nobody waits, within twice the time-out."""
     clock = VirtualClock()
@@ -648,6 +662,56 @@ async def test_g21_a_stream_that_is_opened_after_an_abort_is_not_stepped() -> No
     events = await played(model, abort=abort)
     assert told(events) == [("aborted", "user_abort", "enough")]
     assert (begun, closed) == ([], ["closed"])
+
+
+async def test_a_stream_that_is_opened_after_its_attempt_is_not_stepped() -> None:
+    """It heard no cancellation and was given up; the next attempt has the provider to itself."""
+    go, closed, begun = anyio.Event(), anyio.Event(), list[int]()
+
+    class Stream:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> Any:
+            if self.number in begun:
+                raise StopAsyncIteration
+            begun.append(self.number)
+            return Finish("stop")
+
+        async def aclose(self) -> None:
+            if self.number == 1:
+                closed.set()
+
+    attempts = iter([1, 2])
+
+    async def model(request: ModelRequest) -> Any:
+        number = next(attempts)
+        while number == 1 and not go.is_set():
+            try:
+                with anyio.CancelScope(shield=True):
+                    await go.wait()
+            except anyio.get_cancelled_exc_class():
+                pass
+        if number == 2:
+            go.set()
+            await closed.wait()
+        return Stream(number)
+
+    clock = VirtualClock(autojump_threshold=None)
+    config = Config(model=model, clock=clock, retry=Retry(waits=(1,)), idle_timeout=20, abort_grace=0.05)
+    events: list[Event] = []
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+
+            async def run() -> None:
+                events.extend(await collect(agent_loop(["go"], Context(), config)))
+
+            group.start_soon(run)
+            await clock.advance(30)
+    assert (begun, [end.status for end in ends(events)]) == ([2], ["retryable", "completed"])
 
 
 async def test_a_piece_of_a_reply_does_not_wake_whoever_watches_the_stream() -> None:

@@ -24,6 +24,7 @@ from agentloop import (
     Hooks,
     MessageEnd,
     MessageUpdate,
+    ModelError,
     Retry,
     TextDelta,
     ToolContext,
@@ -364,6 +365,46 @@ async def test_a_clock_that_cannot_tell_the_time_ends_no_event_loop() -> None:
         assert clock.good >= 0  # it was never asked in vain
         break
     assert good > 20
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_clock_that_fails_when_its_alarm_goes_off_ends_no_event_loop(asks: bool) -> None:
+    """The next alarm is set, and calls are settled, where a sleep or an answer has ended: in the background as well."""
+
+    class Failing(VirtualClock):
+        asked = 0
+
+        def __init__(self, fails_at: int) -> None:
+            super().__init__()
+            self.fails_at = fails_at
+
+        def now(self) -> float:
+            self.asked += 1
+            if self.asked == self.fails_at:
+                raise ZeroDivisionError
+            return super().now()
+
+    @tool(timeout=3)
+    async def endless(ctx: ToolContext) -> None:
+        """Never end."""
+        await anyio.sleep_forever()
+
+    async def approve(request: Any) -> str:
+        await anyio.lowlevel.checkpoint()
+        return "allow"
+
+    failed = 0
+    for fails_at in itertools.count(1):
+        clock = Failing(fails_at)
+        model = ScriptedModel([ModelError("network", "gone"), [call("endless")], "done"])
+        changes = {"approve": approve, "approval_timeout": 5} if asks else {}
+        try:
+            await played(model, [endless], clock=clock, deadline=50, retry=Retry(waits=(1,)), **changes)
+        except ZeroDivisionError:
+            failed += 1
+        if clock.asked < fails_at:
+            break
+    assert failed > 25
 
 
 # ---------------------------------------------------------------- steps and their end

@@ -73,6 +73,20 @@ class HostileError(Exception):
         raise Bad("asked for its status")
 
 
+class Proxy:
+    """A lazy proxy whose object cannot be had: it fails to say what it is."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise Bad(f"asked for {name}")
+
+
+class BadOutput(dict[str, Any]):
+    """A mapping that fails to say what it holds."""
+
+    def items(self) -> Any:
+        raise Bad("asked for its items")
+
+
 def broken_generator() -> Any:
     """Some items, then a failure."""
     yield user("taken")
@@ -106,6 +120,11 @@ NONSENSE: dict[str, Any] = {
     "bytes": lambda: b"bytes",
     "an object": object,
     "a hostile object": Hostile,
+    "a proxy of nothing": Proxy,
+    "a list of proxies of nothing": lambda: [Proxy()],
+    "a hook's proxy of nothing": lambda: HookAnswer(Proxy(), Proxy(), Proxy(), Proxy()),  # type: ignore[arg-type]
+    "a hook's hostile decision": lambda: HookAnswer(Hostile()),  # type: ignore[arg-type]
+    "a hook's broken output": lambda: HookAnswer(output=BadOutput(a=1)),
     "an exception": lambda: Bad("returned"),
     "a class": lambda: Bad,
     "a list of None": lambda: [None],

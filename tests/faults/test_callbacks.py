@@ -9,7 +9,7 @@ from typing import Any
 import anyio.lowlevel
 import pytest
 
-from .bench import NONSENSE, RAISED, Plain, nothing_left, outcome
+from .bench import NONSENSE, RAISED, Bad, Plain, Proxy, nothing_left, outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -49,6 +49,23 @@ async def test_nonsense_is_borne(name: str, anyio_backend: Any) -> None:
             plain.replaced[name] = lambda *args, kind=kind: NONSENSE[kind]()
             await plain.play()
             assert name in plain.called, kind
+
+
+SETTINGS = (
+    "transform_context", "convert_to_llm", "prepare_request", "get_tools", "get_steering_messages",
+    "get_follow_up_messages", "wait_for_steering", "before_tool_call", "after_tool_call", "finish_turn", "approve",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+async def test_a_callback_that_fails_to_say_its_name_is_a_failed_callback(setting: str) -> None:
+    """A lazy proxy whose object cannot be had: it can be called, and neither that nor any look at it succeeds."""
+
+    class Unbound(Proxy):
+        def __call__(self, *args: Any) -> Any:
+            raise Bad("there is no object")
+
+    await Plain().play(**{setting: Unbound()})
 
 
 @pytest.mark.parametrize("name", CALLBACKS)
