@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 from agentloop._callbacks import CallbackFailed, order_to_leave
 from agentloop._values import MAX_INTEGER_BITS, valid_text
 from agentloop.config import HookAnswer
@@ -13,15 +15,19 @@ from agentloop.events import Hook
 
 
 def hook_answer(value: Any) -> HookAnswer | None:
-    """What a hook said; None: nothing. Raises `CallbackFailed` for what is no answer."""
+    """What a hook said, a decision that is no word left out; None: nothing. Raises `CallbackFailed` for what is no answer."""
     if value is None:
         return None
     if not isinstance(value, HookAnswer):
         raise CallbackFailed(TypeError(f"expected a HookAnswer or None, got {type(value).__name__}"))
-    for field in ("decision", "reason", "message"):
+    for field in ("reason", "message"):
         text = getattr(value, field)
         if text is not None and not issubclass(type(text), str):  # it may fail to say its class
             raise CallbackFailed(TypeError(f"{field}: expected a text or None, got {type(text).__name__}"))
+    if value.decision is not None and not issubclass(
+        type(value.decision), str
+    ):  # dropped here, since it may fail wherever it is compared
+        value = attrs.evolve(value, decision=None)
     said = any(field is not None for field in (value.decision, value.reason, value.message, value.output))
     return value if said else None
 
