@@ -91,6 +91,11 @@ def events_of(
     yield from [(event, now) for event in decoder.finish()]
 
 
+def check_records(path: str) -> None:
+    """Raises `UsageError` for a file without a single record: nothing could be told of it, or gone on with."""
+    next(_records_of(path, lambda words: None), None)
+
+
 def _records_of(path: str, skipped: Callable[[str], object]) -> Iterator[Record]:
     reader, found = open_file(path), False
     try:

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from agentloop.cli import UsageError
-from agentloop.cli._files import add_traces_argument, check_id, is_file
+from agentloop.cli._files import add_traces_argument, check_id, check_records, is_file
 from agentloop.cli._prompt import add_prompt_argument, read_prompt
 from agentloop.cli._quiet import add_quiet_argument
 from agentloop.cli._text import counted, one_line, safe, safe_json
@@ -70,6 +70,7 @@ def find(name: str, traces: str) -> Resumed:
     """The session of a FILE or an ID. Raises `UsageError` when there is none, or it cannot be read."""
     try:
         if is_file(name):
+            check_records(name)
             return resume_file(name)
         check_id(name)
         return resume_session(traces, name)

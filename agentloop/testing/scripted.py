@@ -123,7 +123,7 @@ def sleep(seconds: float) -> Sleep:
 
 
 class ScriptedModel:
-    """A model callable that plays `replies`, one a request; the module's text says what a reply may be.
+    """A model callable that plays `replies`, one a request; `help(agentloop.testing.scripted)` says what a reply may be.
 
     Past the end it fails (`invalid_input`, which no retry repeats), or with `past_end="stop"` gives an empty `stop`
     reply; `on_past_end(n)` is told the number of such a request (from 1). `keep_requests=False` keeps none (long runs).

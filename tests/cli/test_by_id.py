@@ -115,6 +115,16 @@ def test_why_a_name_is_no_file(name: str, folder: Path, capsys: Captured) -> Non
         assert (code, err.rstrip().endswith(words)) == (2, True), err
 
 
+@pytest.mark.parametrize("name", ["replay", "resume"])
+def test_a_file_without_a_record(name: str, folder: Path, capsys: Captured) -> None:
+    """It is no session that holds nothing: nothing is shown of it, and the exit code says so."""
+    for text, got in (("", "an empty one"), ("hello\n", "1 line of something else")):
+        Path("file.jsonl").write_text(text)
+        code, out, err = command(capsys, name, "file.jsonl")
+        assert (code, out) == (2, "")
+        assert err == f"agentloop {name}: file.jsonl: expected a file of records, got {got}\n"
+
+
 def test_links_are_no_sessions(folder: Path, capsys: Captured) -> None:
     """A link among the traces leads nowhere by its id."""
     file = recorded(capsys, "s1")
