@@ -201,6 +201,23 @@ async def test_an_answer_behind_a_later_run_that_was_left_is_no_finding(tmp_path
     assert report.runs == 2
 
 
+async def test_an_answer_in_the_middle_of_a_run_that_goes_on_is_a_finding(tmp_path: Path) -> None:
+    """Somebody had the session then; and it hides nothing of what is wrong behind it."""
+    desk = Desk(tmp_path)
+    model = ScriptedModel([[call("delete", {"path": "a"}, id="c")], "fine"])
+    async with Session.create(desk.traces, model, tools=[desk.delete], session_id=ID) as session:
+        await collect(until_waiting(session.run("go", approve=Approvals())))
+        await collect(session.run("something else", approve=Approvals()))
+    (file,) = trace_files(desk.traces, ID)
+    assert check_session([str(file.path)])[0].ok
+    lines = file.path.read_bytes().splitlines(keepends=True)
+    (asked,) = [json.loads(line) for line in lines if b'"approval_request"' in line]
+    asked["payload"] = {"type": "approval_decision", "decision": "allow", "tool_call_id": "c"}
+    file.path.write_bytes(b"".join([*lines[:-2], json.dumps(asked).encode() + b"\n", *lines[-1:]]))
+    (report,) = check_session([str(file.path)])
+    assert [(finding.line, finding.rule) for finding in report.findings] == [(len(lines) - 1, "call-known")]
+
+
 async def test_answers_that_fit_no_question(tmp_path: Path) -> None:
     """Unknown, changed, invalid, duplicate, and one to a call that was never asked about: an error, and nothing is written."""
     desk = Desk(tmp_path)
