@@ -601,6 +601,24 @@ async def test_g24_a_clean_up_that_begins_after_its_work_was_given_up_is_cut_as_
         await wait_all_blocked()
 
 
+async def test_g21_a_tool_that_yields_results_without_end_hears_an_abort() -> None:
+    """Nothing is told of such a piece, so nothing throttles it; each still lets a cancellation in."""
+    abort, yielded = AbortSignal(), list[int]()
+
+    @tool
+    async def restless() -> AsyncIterator[ToolResult]:
+        """Think better of it, again and again."""
+        abort.abort("enough")
+        for number in range(10_000):
+            yielded.append(number)
+            yield ToolResult(f"{number}")
+
+    config = Config(model=ScriptedModel([[call("restless")]]), abort=abort)
+    events = await collect(agent_loop(["go"], Context(tools=[restless]), config))
+    assert isinstance(events[-1], AgentEnd) and events[-1].error_code == "user_abort"
+    assert len(yielded) < 100
+
+
 @pytest.mark.parametrize("way", ["yields", "awaits", "child"])
 async def test_g24_a_tool_that_reports_without_end_is_stopped_when_the_consumer_leaves(way: str) -> None:
     """Nothing throttles it any more then; each report still lets the cancellation in."""
