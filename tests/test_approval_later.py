@@ -175,6 +175,24 @@ async def test_without_an_answer_it_is_asked_again(tmp_path: Path) -> None:
     assert (decision.decision, desk.ran) == ("deny", [])
 
 
+async def test_an_approve_that_fails_to_say_whether_it_has_a_policy_forbids(tmp_path: Path) -> None:
+    """As one whose policy fails: a lazy proxy whose object cannot be had breaks no run off."""
+
+    class Unbound:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("there is no object")
+
+        def __call__(self, request: ApprovalRequest) -> str:
+            raise AssertionError("nothing is asked of it")
+
+    desk = Desk(tmp_path)
+    model = ScriptedModel([[call("delete", {"path": "a"}, id="c")], "fine"])
+    async with Session.create(desk.traces, model, tools=[desk.delete], session_id=ID) as session:
+        events = await collect(session.run("go", approve=Unbound()))  # type: ignore[arg-type]
+    assert [event.decision for event in events if isinstance(event, ApprovalDecision)] == ["forbidden"]
+    assert (events[-1].stop_reason, desk.ran) == ("completed", [])  # type: ignore[union-attr]
+
+
 async def test_a_stored_deny_is_final(tmp_path: Path) -> None:
     """Its result is the fixed one, nobody is asked, and the call does not run, whatever today's policy allows."""
     desk = Desk(tmp_path)
