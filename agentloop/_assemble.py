@@ -154,6 +154,7 @@ class Assembler:
             and chunk.fidelity is None
             and block.number >= 0
             and not block.carry
+            and type(text) is str
             and text.isascii()
         ):
             self._emit_delta(self.partial.grow(TextDelta(block.number, text)))  # type: ignore[union-attr]
@@ -198,8 +199,11 @@ class Assembler:
             (whole,) = content_blocks([chunk.block])
         except (TypeError, ValueError) as error:
             raise ModelError("malformed", f"BlockChunk.block: {error}") from None
-        if type(whole) is ToolCall and not whole.name:
-            raise ModelError("malformed", "a tool call came without a name")
+        if type(whole) is ToolCall:
+            id, name = _text_of(whole.id, "ToolCall.id"), _text_of(whole.name, "ToolCall.name")
+            if name is None:
+                raise ModelError("malformed", "a tool call came without a name")
+            whole = ToolCall(id or "", name, whole.arguments, whole.fidelity)
         block = self._begin(type(whole), None, whole)
         if block is self._open:
             self._end_open()
@@ -262,9 +266,9 @@ class Assembler:
         return block
 
     def _grow(self, block: _Block, text: str) -> None:
+        if not isinstance(text, str):
+            raise ModelError("malformed", f"expected text, got {type(text).__name__}")
         if block.number < 0:
-            if not isinstance(text, str):
-                raise ModelError("malformed", f"expected text, got {type(text).__name__}")
             block.held.append(text)
             return
         if block.carry or not text.isascii():

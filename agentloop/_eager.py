@@ -121,7 +121,7 @@ class HeldSink(Sink):
 
     async def child(self, event: SubagentStarted | ChildEvent) -> None:
         """An event of a nested run, which begins with the call's start: its tools are not this tool's to vouch for."""
-        while self._held is not None:
+        while self._held is not None and not self.deaf:
             start = self._run.host.waiter()
             self._starts.append(start)
             await start.wait()

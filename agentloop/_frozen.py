@@ -173,7 +173,11 @@ _METHODS: dict[str, Any] = {
 _COMPARING: dict[str, Any] = {"__eq__": _equal, "__hash__": _hash}
 
 
-_KEPT: dict[Any, str] = {frozen_json: " is None", frozen_object: " is None", valid_text: ".isascii()"}
+_KEPT: dict[Any, str] = {
+    frozen_json: "{0} is None",
+    frozen_object: "{0} is None",
+    valid_text: "type({0}) is str and {0}.isascii()",
+}
 """What the most frequent values that a converter gives back as they are can be told by, without calling it."""
 
 
@@ -203,7 +207,9 @@ def _compiled_init(cls: type, fields: Iterable[Any]) -> Callable[..., None]:
         if each.converter is not None:
             scope[f"convert_{name}"] = each.converter
             kept = _KEPT.get(each.converter) if value == each.alias else None
-            value = f"{value} if {value}{kept} else convert_{name}({value})" if kept else f"convert_{name}({value})"
+            value = (
+                f"{value} if {kept.format(value)} else convert_{name}({value})" if kept else f"convert_{name}({value})"
+            )
         lines.append(f"    set_{name}(self, {value})")
         if each.validator is not None:
             scope[f"validate_{name}"] = each.validator

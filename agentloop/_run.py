@@ -367,13 +367,13 @@ class Core:
                 self.give_up(job)
 
     async def within_grace(self, jobs: Iterable[Job]) -> None:
-        """Wait until the jobs are over, at most the grace."""
-        key = object()
-        self.timers.set(key, self.clock.now() + self.config.abort_grace)
+        """Wait until the jobs are over, at most the grace; without any for a moment, in which what was cancelled can end."""
+        key, timers = object(), self.timers
+        timers.set(key, self.clock.now() + self.config.abort_grace)
         try:
-            await self.until(lambda: all(job.done for job in jobs) or self.timers.expired(key))
+            await self.until(lambda: all(job.done for job in jobs) or (timers.expired(key) and not timers.soon))
         finally:
-            self.timers.clear(key)
+            timers.clear(key)
 
     def give_up(self, job: Job) -> None:
         """Stop waiting for a job that ignores its cancellation, or whose clean-up does not end."""

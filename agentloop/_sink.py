@@ -132,6 +132,7 @@ class Sink:
             async for piece in pieces:
                 if isinstance(piece, ToolResult):
                     final = piece
+                    await anyio.lowlevel.checkpoint()  # nothing comes of it, but the others are to have their turn
                 else:
                     self._output(piece if isinstance(piece, str) else text_of(as_result(piece).content))
                     await _Room(self)

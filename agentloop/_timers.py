@@ -53,6 +53,11 @@ class Timers:
         """Whether a timer's time has come."""
         return self._clock.now() >= self._times[key]
 
+    @property
+    def soon(self) -> bool:
+        """Whether a timer whose time had come when it was set is still to ring."""
+        return self._late is not None
+
     def stop(self) -> None:
         """Forget all of them, and the run that they were for (it holds this)."""
         self._times.clear()

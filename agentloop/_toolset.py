@@ -37,7 +37,7 @@ class Toolset:
         except CallbackFailed as error:
             self.core.fail(error.error, "get_tools")
             return
-        if tools != tuple(self._own):
+        if not _equal(tools, tuple(self._own)):
             self._own = tools
             self._set(self._sourced)
 
@@ -117,6 +117,13 @@ def _different(given: Any) -> tuple[Tool, ...]:
     if len({tool.name for tool in tools}) != len(tools):
         raise ValueError("expected one tool of each name, got two of one name")
     return tools
+
+
+def _equal(tools: tuple[Tool, ...], own: tuple[Tool, ...]) -> bool:
+    try:
+        return tools == own
+    except Exception:  # a tool's function is any object that can be called; one that cannot be compared is another one
+        return False
 
 
 def _connected(answer: Any) -> tuple[McpConnectEnd, tuple[Tool, ...]]:

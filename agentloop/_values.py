@@ -144,7 +144,12 @@ def frozen_json(value: Any) -> Any:
 
 
 def valid_text(text: str) -> str:
-    """The text as valid Unicode: split surrogate pairs joined, lone halves replaced by U+FFFD; unchanged text is itself."""
+    """The text as valid Unicode: split surrogate pairs joined, lone halves replaced by U+FFFD; unchanged text is itself.
+
+    Raises `TypeError` for what is no text.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"expected text, got {type(text).__name__}")
     if text.isascii():
         return text
     try:

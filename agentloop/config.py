@@ -15,6 +15,7 @@ import anyio
 import attrs
 
 from agentloop._frozen import field, frozen
+from agentloop._values import valid_text
 from agentloop.abort import AbortSignal
 from agentloop.events import ApprovalRequest, McpConnectEnd, TurnEnd
 from agentloop.messages import AgentMessage, AssistantMessage, ToolResult, Usage, UserMessage
@@ -95,7 +96,7 @@ class Retry:
 class Block:
     """`before_tool_call` returns it: the call does not run, and its result says `reason`."""
 
-    reason: str = ""
+    reason: str = field(default="", converter=valid_text)
     terminate: bool = False
 
 

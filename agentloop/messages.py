@@ -82,8 +82,8 @@ class InlineThinking:
     """Reasoning that came as data (an image, say). `data` is base64."""
 
     type: ClassVar[str] = "inline_thinking"
-    data: str
-    mime_type: str
+    data: str = field(converter=valid_text)
+    mime_type: str = field(converter=valid_text)
     fidelity: JsonObject | None = _fidelity()
 
 
@@ -121,7 +121,7 @@ class Image:
     """An image on the user's side: a web address or a `data:` URL."""
 
     type: ClassVar[str] = "image_url"
-    url: str
+    url: str = field(converter=valid_text)
 
 
 @frozen
@@ -129,8 +129,8 @@ class InlineData:
     """Data of a MIME type, base64, from the user or the model (a picture or audio that a model made)."""
 
     type: ClassVar[str] = "inline_data"
-    data: str
-    mime_type: str
+    data: str = field(converter=valid_text)
+    mime_type: str = field(converter=valid_text)
     fidelity: JsonObject | None = _fidelity()
 
 

@@ -175,6 +175,24 @@ async def test_without_an_answer_it_is_asked_again(tmp_path: Path) -> None:
     assert (decision.decision, desk.ran) == ("deny", [])
 
 
+async def test_an_approve_that_fails_to_say_whether_it_has_a_policy_forbids(tmp_path: Path) -> None:
+    """As one whose policy fails: a lazy proxy whose object cannot be had breaks no run off."""
+
+    class Unbound:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("there is no object")
+
+        def __call__(self, request: ApprovalRequest) -> str:
+            raise AssertionError("nothing is asked of it")
+
+    desk = Desk(tmp_path)
+    model = ScriptedModel([[call("delete", {"path": "a"}, id="c")], "fine"])
+    async with Session.create(desk.traces, model, tools=[desk.delete], session_id=ID) as session:
+        events = await collect(session.run("go", approve=Unbound()))  # type: ignore[arg-type]
+    assert [event.decision for event in events if isinstance(event, ApprovalDecision)] == ["forbidden"]
+    assert (events[-1].stop_reason, desk.ran) == ("completed", [])  # type: ignore[union-attr]
+
+
 async def test_a_stored_deny_is_final(tmp_path: Path) -> None:
     """Its result is the fixed one, nobody is asked, and the call does not run, whatever today's policy allows."""
     desk = Desk(tmp_path)
@@ -199,6 +217,23 @@ async def test_an_answer_behind_a_later_run_that_was_left_is_no_finding(tmp_path
     (report,) = check_session([str(file.path) for file in trace_files(desk.traces, ID)])
     assert report.ok, report.to_text()
     assert report.runs == 2
+
+
+async def test_an_answer_in_the_middle_of_a_run_that_goes_on_is_a_finding(tmp_path: Path) -> None:
+    """Somebody had the session then; and it hides nothing of what is wrong behind it."""
+    desk = Desk(tmp_path)
+    model = ScriptedModel([[call("delete", {"path": "a"}, id="c")], "fine"])
+    async with Session.create(desk.traces, model, tools=[desk.delete], session_id=ID) as session:
+        await collect(until_waiting(session.run("go", approve=Approvals())))
+        await collect(session.run("something else", approve=Approvals()))
+    (file,) = trace_files(desk.traces, ID)
+    assert check_session([str(file.path)])[0].ok
+    lines = file.path.read_bytes().splitlines(keepends=True)
+    (asked,) = [json.loads(line) for line in lines if b'"approval_request"' in line]
+    asked["payload"] = {"type": "approval_decision", "decision": "allow", "tool_call_id": "c"}
+    file.path.write_bytes(b"".join([*lines[:-2], json.dumps(asked).encode() + b"\n", *lines[-1:]]))
+    (report,) = check_session([str(file.path)])
+    assert [(finding.line, finding.rule) for finding in report.findings] == [(len(lines) - 1, "call-known")]
 
 
 async def test_answers_that_fit_no_question(tmp_path: Path) -> None:

@@ -247,6 +247,13 @@ def test_a_reply_that_breaks_off_keeps_what_was_said(
         ([call(name=b"f", id="i")], "ToolCallChunk.name: expected a text or None, got bytes"),
         ([TextChunk("a", "x")], "index: expected a whole number or None, got str"),
         ([TextChunk("a", 0), TextChunk(b"x", 1)], "expected text, got bytes"),
+        ([TextChunk(b"x")], "expected text, got bytes"),
+        (["a", TextChunk(b"x")], "expected text, got bytes"),
+        (["a", TextChunk(7)], "expected text, got int"),
+        ([ThinkingChunk(None)], "expected text, got NoneType"),
+        ([call(b"{}", id="i", name="f")], "expected text, got bytes"),
+        ([BlockChunk(ToolCall(["i"], "f", "{}"))], "ToolCall.id: expected a text or None, got list"),
+        ([BlockChunk(ToolCall("i", 7, "{}"))], "ToolCall.name: expected a text or None, got int"),
         ([UsageChunk(Usage(1, 2, 3, 6.5))], "UsageChunk.usage: expected a Usage of whole numbers, got Usage("),
         ([UsageChunk(7)], "UsageChunk.usage: expected a Usage of whole numbers, got 7"),
         ([Finish("done")], "Finish.reason: expected one of stop, length"),
@@ -261,6 +268,14 @@ def test_what_makes_no_sense_is_malformed(chunks: list[Any], words: str) -> None
     with pytest.raises(ModelError) as caught:
         bench.assembler.feed(chunks[-1])
     assert (caught.value.code, words in str(caught.value)) == ("malformed", True), str(caught.value)
+
+
+def test_the_id_and_the_name_of_a_whole_call_are_made_valid() -> None:
+    """As those of one that streams: no event holds half a pair."""
+    bench = Bench()
+    bench.told(BlockChunk(ToolCall("i\ud83d", "f\ud83d", "{}")), STOP)
+    bench.closed("completed")
+    assert bench.content == (ToolCall("i\ufffd", "f\ufffd", "{}"),)
 
 
 def test_after_the_finish_only_usage_is_read(caplog: pytest.LogCaptureFixture) -> None:

@@ -86,6 +86,31 @@ async def test_nonsense_ends_the_run_before_a_request(given: Any, words: str) ->
     assert end.error_message == words
 
 
+async def test_functions_that_cannot_be_compared_are_others() -> None:
+    """A tool's function may be any object, also one whose comparison is no truth value."""
+
+    class Odd:
+        def __call__(self, arguments: dict[str, Any]) -> str:
+            return "odd"
+
+        def __eq__(self, other: object) -> Any:
+            class Both:
+                def __bool__(self) -> bool:
+                    raise ValueError("neither true nor false")
+
+            return Both() if isinstance(other, Odd) else NotImplemented
+
+        __hash__ = object.__hash__
+
+    def odd() -> Tool:
+        return Tool("odd", "Odd.", {"type": "object"}, Odd())
+
+    lists = iter([[odd()], [odd()]])
+    events, end = await played(ScriptedModel([[call("odd")], "done"]), lambda: next(lists))
+    assert end.stop_reason == "completed"
+    assert [event.result.text for event in events if isinstance(event, ToolExecutionEnd)] == ["odd"]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_stop_between_the_prompt_of_a_compaction_and_its_attempt(fails: bool) -> None:
     """An attempt that a prompt announced begins and ends, without a request; a stop before that shows neither (G21)."""

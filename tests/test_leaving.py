@@ -505,6 +505,45 @@ async def test_g24_a_clean_up_that_never_ends_is_cut_when_the_run_gives_it_up(wh
         await stuck.over.wait()
 
 
+@pytest.mark.parametrize("virtual", [True, False])
+@pytest.mark.parametrize("where", ["model", "callback", "eager tool"])
+async def test_g24_what_hears_its_cancellation_has_ended_also_without_any_grace(
+    where: str, virtual: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not given up in the moment in which it is cancelled: its clean-up is waited for, and nothing is logged."""
+    abort, log = AbortSignal(), list[str]()
+
+    async def endless(*args: Any) -> None:
+        log.append("begun")
+        try:
+            abort.abort("enough")
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.lowlevel.checkpoint()
+            log.append("ended")
+
+    async def model(request: ModelRequest) -> AsyncIterator[Any]:
+        yield ToolCallChunk("{}", "c1", "work")
+        yield BlockEnd()
+        await (endless() if where == "model" else anyio.sleep_forever())
+
+    @tool(replay="safe")
+    async def work() -> None:
+        """Work."""
+        await endless()
+
+    changes: dict[str, Any] = {"clock": VirtualClock()} if virtual else {}
+    if where == "callback":
+        changes["transform_context"] = endless
+    config = Config(model=model, abort=abort, abort_grace=0, eager_tools=where == "eager tool", **changes)
+    with anyio.fail_after(10):
+        events = await collect(agent_loop(["go"], Context(tools=[work]), config))
+    assert isinstance(events[-1], AgentEnd) and events[-1].error_code == "user_abort"
+    assert log == ["begun", "ended"]
+    assert caplog.records == []
+
+
 class _Deaf:
     """Work that hears no cancellation until it is let go, and a clean-up that comes back when it is."""
 
@@ -560,6 +599,24 @@ async def test_g24_a_clean_up_that_begins_after_its_work_was_given_up_is_cut_as_
         deaf.go.set()
         deaf.end.set()
         await wait_all_blocked()
+
+
+async def test_g21_a_tool_that_yields_results_without_end_hears_an_abort() -> None:
+    """Nothing is told of such a piece, so nothing throttles it; each still lets a cancellation in."""
+    abort, yielded = AbortSignal(), list[int]()
+
+    @tool
+    async def restless() -> AsyncIterator[ToolResult]:
+        """Think better of it, again and again."""
+        abort.abort("enough")
+        for number in range(10_000):
+            yielded.append(number)
+            yield ToolResult(f"{number}")
+
+    config = Config(model=ScriptedModel([[call("restless")]]), abort=abort)
+    events = await collect(agent_loop(["go"], Context(tools=[restless]), config))
+    assert isinstance(events[-1], AgentEnd) and events[-1].error_code == "user_abort"
+    assert len(yielded) < 100
 
 
 @pytest.mark.parametrize("way", ["yields", "awaits", "child"])

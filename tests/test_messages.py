@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 import pytest
 
+from agentloop import Block
 from agentloop.messages import (
     AgentMessage,
     CustomMessage,
+    Image,
+    InlineData,
+    InlineThinking,
     OpaqueMessage,
+    Text,
+    Thinking,
     ToolCall,
     ToolResultMessage,
     assistant,
@@ -55,6 +61,25 @@ def test_arguments_that_are_no_object_say_so(arguments: str, words: str) -> None
     """The error says what was expected and what came."""
     with pytest.raises(ValueError, match=words):
         parsed(arguments)
+
+
+@pytest.mark.parametrize("value", [b"abc", None, 7, ["a"]])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Text,
+        Thinking,
+        Image,
+        lambda value: InlineThinking(value, "image/png"),
+        lambda value: InlineData("YQ==", value),
+        lambda value: ToolCall("i", "f", value),
+        Block,
+    ],
+)
+def test_what_is_no_text_makes_no_block(make: Any, value: Any) -> None:
+    """It is refused where it enters, bytes as well: in an event it would break whoever reads it."""
+    with pytest.raises(TypeError, match=f"expected text, got {type(value).__name__}"):
+        make(value)
 
 
 @attrs.frozen

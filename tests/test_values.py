@@ -193,6 +193,9 @@ def test_text_is_made_valid() -> None:
     for text in ("abc", "äö😀", ""):
         assert valid_text(text) is text
     assert valid_text("a\ud83d\ude00b\ude00\ud83dc") == "a😀b\ufffd\ufffdc"
+    for value in (b"abc", bytearray(b"abc"), None, 7):
+        with pytest.raises(TypeError, match=f"expected text, got {type(value).__name__}"):
+            valid_text(value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

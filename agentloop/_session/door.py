@@ -30,13 +30,15 @@ class Door:
     def __init__(self, approve: Approve | None, approved: Mapping[str, str]) -> None:
         self._approve = approve
         self._approved = approved
-        self._policy = getattr(approve, "policy", None)
         self._told = False
 
     def policy(self, call: ToolInvocation) -> MaybeAwaitable[Decision | None]:
         """What needs no question: what the callback's own policy decides, then what was allowed with these very
         arguments (a call of the session itself: the ids of nested runs are others')."""
-        verdict = None if self._policy is None else self._policy(call)
+        policy = getattr(
+            self._approve, "policy", None
+        )  # one that fails here forbids, as one that fails when it is asked
+        verdict = None if policy is None else policy(call)
         if isawaitable(verdict):
             return Then(verdict, partial(self._or_allowed, call))
         return self._or_allowed(call, verdict)

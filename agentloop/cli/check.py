@@ -123,25 +123,33 @@ class _Runs:
         self._checkers: tuple[Checker, ValueChecker] | None = None  # None: outside a run, or it broke a rule
         self._asked: set[str | None] = set()  # calls that earlier runs asked about
         self._asks: set[str | None] = set()  # … and this one
+        self._late: tuple[Report, Finding] | None = None  # an answer to one of those, late if this run does not go on
 
     def feed(self, line: int, event: Event) -> None:
         """Take the next event. A run that begins while another has not ended follows one that was killed."""
         if isinstance(event, AgentStart):
             self._checkers = Checker(trace=self.trace), ValueChecker()
             self.report.runs += 1
-            self._asked, self._asks = self._asked | self._asks, set()
+            self._asked, self._asks, self._late = self._asked | self._asks, set(), None
         if isinstance(event, ApprovalRequest):
             self._asks.add(event.tool_call_id)
         if self.trace and isinstance(event, CompactionEnd) and event.status == "retryable" and event.attempt is None:
             self._checkers = None  # what a resume puts behind a compaction in which a run was killed
+        elif self._late is not None and not self._is_late_answer(event):
+            report, finding = self._late  # the run goes on: somebody had the session
+            report.findings.append(finding)
+            self._late = None
         if self._checkers is None:
             return
         try:
             for checker in self._checkers:
                 checker.feed(event)
         except GrammarError as error:
-            if not self._is_late_answer(event):
-                self.report.findings.append(Finding(line, error.rule, _words(error)))
+            finding = Finding(line, error.rule, _words(error))
+            if self._is_late_answer(event):
+                self._late = self.report, finding
+            else:
+                self.report.findings.append(finding)
             self._checkers = None  # one broken rule breaks others: the rest of the run would only repeat it
         if isinstance(event, AgentEnd):
             self._checkers = None

@@ -145,6 +145,8 @@ class SdkStream:
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+        # the SDK closes it behind a shield of its own, which no cancellation gets through
+        stream.response.aclose = functools.partial(close_shielded, stream.response.aclose)
         self._inside: list[AsyncGenerator[Any, Any]] = []
         self._whole: Iterator[Any] | None = None
 

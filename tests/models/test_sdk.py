@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
+import httpx2
+import openai
 import pytest
 
+from agentloop import AgentEnd, Config, Context, agent_loop
 from agentloop.errors import MissingExtra
+from agentloop.models import _held
 from agentloop.models._held import close_shielded
 from agentloop.models._sdk import load_sdk
+from agentloop.models.openai_chat import OpenAIChat
+from agentloop.testing import collect
 
 
 def test_a_broken_sdk_is_not_a_missing_one(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,3 +50,41 @@ async def test_closing_is_shielded_bounded_and_silent() -> None:
     assert closed == [True]
     await close_shielded(fail)
     await close_shielded(anyio.sleep_forever, bound=0.01)
+
+
+class _NeverClosed(httpx2.AsyncByteStream):
+    """A whole reply, whose connection takes for ever to close."""
+
+    def __init__(self) -> None:
+        self.closing, self.release = anyio.Event(), anyio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        choice = {"index": 0, "delta": {"content": "Hello"}, "finish_reason": "stop"}
+        yield b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\ndata: [DONE]\n\n"
+
+    async def aclose(self) -> None:
+        self.closing.set()
+        await self.release.wait()
+
+
+@pytest.mark.anyio
+async def test_what_an_sdk_closes_behind_a_shield_of_its_own_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cancellation gets there: the reply would never end, and on trio it would outlast the event loop."""
+    monkeypatch.setattr(_held.close_shielded, "__defaults__", (0.05,))
+    body = _NeverClosed()
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=body)
+
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+    client = openai.AsyncOpenAI(api_key="mine", base_url="http://127.0.0.1:9", http_client=http)
+    try:
+        with anyio.fail_after(10):
+            config = Config(model=OpenAIChat("m", client=client), idle_timeout=None)
+            events = await collect(agent_loop(["go"], Context(), config))
+    finally:
+        body.release.set()
+        await http.aclose()
+    assert body.closing.is_set()
+    assert isinstance(events[-1], AgentEnd)
+    assert [message.text for message in events[-1].messages] == ["go", "Hello"]  # type: ignore[union-attr]

@@ -704,6 +704,41 @@ async def test_a_nested_run_begins_with_the_calls_start() -> None:
     assert len(stage.of(ChildEvent)) > 5
 
 
+async def test_a_nested_run_of_a_call_that_was_let_go_waits_for_no_start() -> None:
+    """Its tool heard a cancellation and goes on nevertheless: there will be no start, so its reports are dropped at once."""
+    began, over, tried = anyio.Event(), anyio.Event(), list[str]()
+
+    @tool(replay="safe")
+    async def stubborn(ctx: ToolContext) -> str:
+        """Ask another agent, and again."""
+        for _ in range(2):
+            began.set()
+            try:
+                await ctx.nested(agent_loop(["go"], Context(), Config(model=ScriptedModel(["fine"]))), "child")
+                tried.append("ended")
+            except anyio.get_cancelled_exc_class():
+                tried.append("cancelled")
+        over.set()
+        return "late"
+
+    async def model(request: Any) -> AsyncIterator[Any]:
+        if tried:
+            yield "done"
+            yield Finish("stop")
+            return
+        yield BlockChunk(ToolCall("c1", "stubborn"))
+        await began.wait()
+        await wait_all_blocked()
+        raise ModelError("network", "gone")
+
+    config = Config(model=model, eager_tools=True, retry=Retry(waits=(0,)), abort_grace=0.05)
+    with anyio.fail_after(10):
+        events = await collect(agent_loop(["go"], Context(tools=[stubborn]), config))
+        await over.wait()
+    assert [event.status for event in events if isinstance(event, RequestEnd)] == ["retryable", "completed"]
+    assert tried[0] == "cancelled"
+
+
 async def test_a_whole_call_and_one_that_waits_for_its_turn_begin_too() -> None:
     """A call that does not stream (`BlockChunk`) is complete at once."""
     stage = Stage(BlockChunk(ToolCall("a", "look", "{}")))

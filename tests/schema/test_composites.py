@@ -164,6 +164,20 @@ def test_everything_else_is_strict(annotation: Any, given: Any) -> None:
     assert problems(annotation, given)
 
 
+class _Fenced(pathlib.PurePosixPath):
+    """A path of the application's own, which takes no text and says so in its own way."""
+
+    def __init__(self, *parts: str) -> None:
+        raise LookupError(*parts)
+
+    __new__ = __init__  # type: ignore[assignment]
+
+
+def test_a_class_of_the_applications_own_may_raise_anything() -> None:
+    """A text that it does not take is one that does not fit, whatever it raises."""
+    assert "expected a path" in problems(_Fenced, "a/b")
+
+
 @pytest.mark.parametrize(
     ("annotation", "given", "value"),
     [
