@@ -35,9 +35,8 @@ class Door:
     def policy(self, call: ToolInvocation) -> MaybeAwaitable[Decision | None]:
         """What needs no question: what the callback's own policy decides, then what was allowed with these very
         arguments (a call of the session itself: the ids of nested runs are others')."""
-        policy = getattr(
-            self._approve, "policy", None
-        )  # one that fails here forbids, as one that fails when it is asked
+        # Looked up here: what fails in this forbids, as what fails when it is asked.
+        policy = getattr(self._approve, "policy", None)
         verdict = None if policy is None else policy(call)
         if isawaitable(verdict):
             return Then(verdict, partial(self._or_allowed, call))
