@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import attrs
 
-from agentloop._values import REPLACEMENT, stitch, valid_text
+from agentloop._values import REPLACEMENT, class_name, stitch, valid_text
 from agentloop.errors import FinishReason, ModelError, StopReason
 from agentloop.events import (
     END_OF,
@@ -408,4 +408,4 @@ def _handler(chunk: Any) -> Callable[[Assembler, Any], None]:
         if isinstance(chunk, base):
             return handler
     kind = type(chunk)
-    raise ModelError("malformed", f"expected a model chunk or text, got {kind.__module__}.{kind.__qualname__}")
+    raise ModelError("malformed", f"expected a model chunk or text, got {class_name(kind)}")

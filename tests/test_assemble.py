@@ -251,7 +251,7 @@ def test_a_reply_that_breaks_off_keeps_what_was_said(
         ([UsageChunk(7)], "UsageChunk.usage: expected a Usage of whole numbers, got 7"),
         ([Finish("done")], "Finish.reason: expected one of stop, length"),
         ([Finish(7)], "got int"),
-        ([7], "expected a model chunk or text, got builtins.int"),
+        ([7], "expected a model chunk or text, got int"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_malformed(chunks: list[Any], words: str) -> None:
