@@ -73,6 +73,9 @@ class _Block:
 
 
 _DELTAS: dict[type, type] = {Text: TextDelta, Thinking: ThinkingDelta, ToolCall: ToolCallDelta}
+_PIECES: dict[type, str] = {
+    Text: "TextChunk.text", Thinking: "ThinkingChunk.thinking", ToolCall: "ToolCallChunk.arguments",
+}  # fmt: skip
 
 
 class Assembler:
@@ -154,6 +157,7 @@ class Assembler:
             and chunk.fidelity is None
             and block.number >= 0
             and not block.carry
+            and type(text) is str
             and text.isascii()
         ):
             self._emit_delta(self.partial.grow(TextDelta(block.number, text)))  # type: ignore[union-attr]
@@ -262,9 +266,9 @@ class Assembler:
         return block
 
     def _grow(self, block: _Block, text: str) -> None:
+        if not isinstance(text, str):
+            raise ModelError("malformed", f"{_PIECES[block.kind]}: expected a text, got {type(text).__name__}")
         if block.number < 0:
-            if not isinstance(text, str):
-                raise ModelError("malformed", f"expected text, got {type(text).__name__}")
             block.held.append(text)
             return
         if block.carry or not text.isascii():
