@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import attrs
 
-from agentloop._values import REPLACEMENT, stitch, valid_text
+from agentloop._values import REPLACEMENT, class_name, stitch, valid_text
 from agentloop.errors import FinishReason, ModelError, StopReason
 from agentloop.events import (
     END_OF,
@@ -73,6 +73,9 @@ class _Block:
 
 
 _DELTAS: dict[type, type] = {Text: TextDelta, Thinking: ThinkingDelta, ToolCall: ToolCallDelta}
+_PIECES: dict[type, str] = {
+    Text: "TextChunk.text", Thinking: "ThinkingChunk.thinking", ToolCall: "ToolCallChunk.arguments",
+}  # fmt: skip
 
 
 class Assembler:
@@ -267,7 +270,7 @@ class Assembler:
 
     def _grow(self, block: _Block, text: str) -> None:
         if not isinstance(text, str):
-            raise ModelError("malformed", f"expected text, got {type(text).__name__}")
+            raise ModelError("malformed", f"{_PIECES[block.kind]}: expected a text, got {type(text).__name__}")
         if block.number < 0:
             block.held.append(text)
             return
@@ -412,4 +415,4 @@ def _handler(chunk: Any) -> Callable[[Assembler, Any], None]:
         if isinstance(chunk, base):
             return handler
     kind = type(chunk)
-    raise ModelError("malformed", f"expected a model chunk or text, got {kind.__module__}.{kind.__qualname__}")
+    raise ModelError("malformed", f"expected a model chunk or text, got {class_name(kind)}")

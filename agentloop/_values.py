@@ -12,6 +12,11 @@ def as_tuple(items: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(items)
 
 
+def class_name(kind: type) -> str:
+    """A class as people write it: with its module, unless it is built in."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def tuple_of(kind: type, where: str, items: Any) -> tuple[Any, ...]:
     """A sequence of one class, for converters. Raises `TypeError`, naming the place, for anything else."""
     if not isinstance(items, Iterable):
@@ -126,7 +131,7 @@ def _freeze(value: Any, path: str, depth: int) -> Any:
         return _freeze(int(value) if isinstance(value, int) else float(value), path, depth)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         return ReadOnlyList([_freeze(item, f"{path}[{n}]", depth + 1) for n, item in enumerate(value)])
-    raise TypeError(f"{path}: expected a JSON value, got {kind.__module__}.{kind.__qualname__}")
+    raise TypeError(f"{path}: expected a JSON value, got {class_name(kind)}")
 
 
 def frozen_object(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

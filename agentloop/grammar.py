@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, NoReturn
 from agentloop._grammar.agreement import VALUE_RULES, ValueChecker
 from agentloop._grammar.guards import GUARDS, Guards
 from agentloop._grammar.tables import EVENTS, Key, State, Step, read_rows, read_states, spelled
+from agentloop._values import class_name
 from agentloop.events import Event, Foreign, Hook, MessageEnd, MessageStart
 from agentloop.messages import AssistantMessage, ToolResultMessage
 
@@ -272,7 +273,7 @@ class Checker(Guards):
     def _refuse(self, event: Any, key: Key) -> NoReturn:
         kind = type(event)
         if kind not in EVENTS:
-            self._fail("known-event", f"expected an event, got {kind.__module__}.{kind.__qualname__}")
+            self._fail("known-event", f"expected an event, got {class_name(kind)}")
         rule = self._state.rule or EVENT_RULES.get(spelled(key)) or EVENT_RULES[kind.__name__]
         self._fail(rule, f"expected {self._state.expected()}, got {spelled(key)} ({self._situation()})")
 

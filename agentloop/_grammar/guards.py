@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, NoReturn
 
 from agentloop._grammar.tables import DELTAS, Guard, State
+from agentloop._values import class_name
 from agentloop.errors import GrammarError
 from agentloop.events import (
     AgentStart,
@@ -251,7 +252,7 @@ class Guards:
 
     def _fail_block(self, kind: type) -> NoReturn:
         if kind not in DELTAS:
-            got = f"{kind.__module__}.{kind.__qualname__}"
+            got = class_name(kind)
             self._fail("known-event", f"MessageUpdate.delta: expected a delta, got {got}")
         block = self._block
         where = "between blocks" if block is self.closed else f"in block {self.open_index} ({block.name})"

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import orjson
 
-from agentloop._values import MAX_INTEGER_BITS
+from agentloop._values import MAX_INTEGER_BITS, class_name
 
 __all__ = ["MAX_DEPTH", "dumps", "loads"]
 
@@ -126,7 +126,7 @@ def _scalar(value: Any) -> str:
             raise ValueError(f"expected a JSON number, got {value!r}")
         return orjson.dumps(float(value)).decode()
     kind = type(value)
-    raise TypeError(f"expected a JSON value, got {kind.__module__}.{kind.__qualname__}")
+    raise TypeError(f"expected a JSON value, got {class_name(kind)}")
 
 
 def _sane(value: int) -> int:

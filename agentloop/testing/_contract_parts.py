@@ -73,11 +73,11 @@ class Provider:
 
         Raises `CannotPlay` for a reply that this provider never gives.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.model: expected a method of your own")
 
     def open_streams(self) -> int:
         """How many of the provider's streams are open: begun, not at their end, and not left by the adapter."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.open_streams: expected a method of your own")
 
     def sent(self) -> Sequence[str] | None:
         """What was asked so far, a text each request, in order; None: this provider cannot tell."""
@@ -116,11 +116,11 @@ class WireProvider(Provider):
 
     def adapter(self, address: str) -> Model:
         """A new adapter that asks at this address."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.adapter: expected a method of your own")
 
     def body(self, reply: Reply) -> tuple[bytes, bytes]:
         """The bytes of a reply: of its text and calls, and of how it ends."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.body: expected a method of your own")
 
     def refusal(self, reply: Reply) -> Play:
         """The answer for `reply.error`: here the usual status, words and header. Raises `CannotPlay`."""

@@ -660,6 +660,18 @@ async def test_what_cannot_be_played_is_skipped() -> None:
         await check(OfflineProvider())
 
 
+def test_a_provider_without_its_methods_says_which() -> None:
+    """What a provider of one's own has to bring is named, not only missed."""
+    for missed, name in (
+        (lambda: Provider().model(), "Provider.model"),
+        (lambda: Provider().open_streams(), "Provider.open_streams"),
+        (lambda: WireProvider().adapter(""), "WireProvider.adapter"),
+        (lambda: WireProvider().body(Reply()), "WireProvider.body"),
+    ):
+        with pytest.raises(NotImplementedError, match=f"^{name}: expected a method of your own$"):
+            missed()
+
+
 def test_each_check_has_its_wrong_adapter() -> None:
     """No check goes without an adapter that it catches."""
     assert {wrong.caught for wrong in WRONG} == {check.name for check in CHECKS}
