@@ -40,6 +40,9 @@ log = logging.getLogger("agentloop")
 
 _BUSY = ("starting", "running", "returned", "after")
 
+_NOT_ASKED = "Tool call denied: asking for approval failed."
+"""Nobody said no, and whoever reads that a user did looks for one."""
+
 _CUT_OFF: dict[FinishReason | None, str] = {
     "length": "Not run: the reply was cut off by the output limit, so this call may be incomplete. Try a shorter one.",
     "refusal": "Not run: the reply was refused.",
@@ -189,7 +192,7 @@ class Batch:
         if not isinstance(decision, str) or decision not in ("allow", "deny", "forbidden"):
             got = repr(decision) if isinstance(decision, str) else type(decision).__name__
             log.error("approve: expected 'allow', 'deny' or 'forbidden', got %s; the call is denied", got)
-            decision = "deny"
+            decision, text = "deny", _NOT_ASKED
         self.core.emit(ApprovalDecision(decision, call.call.id, call.text))
         if decision == "allow":
             self._permit(call)
@@ -290,8 +293,7 @@ class Batch:
         self.core.timers.clear(call)
         if error is not None:
             log.error("approve failed; the call is denied", exc_info=error)
-            decision = "deny"
-        self._decide(call, decision)
+        self._decide(call, *(("deny", _NOT_ASKED) if error is not None else (decision,)))
 
     def _launch(self, call: Call) -> None:
         """Step 6: run the tool."""

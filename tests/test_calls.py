@@ -159,6 +159,7 @@ class Anything:
 
 
 DENIED = ("denied", "aborted", "Tool call denied by user.")
+NOT_ASKED = ("denied", "aborted", "Tool call denied: asking for approval failed.")
 FORBIDDEN = ("forbidden", "aborted", "Tool call denied by policy.")
 
 
@@ -168,10 +169,10 @@ FORBIDDEN = ("forbidden", "aborted", "Tool call denied by policy.")
         (lambda _: "allow", "allow", (None, "completed", "ok"), None),
         (lambda _: "deny", "deny", DENIED, None),
         (lambda _: "forbidden", "forbidden", FORBIDDEN, None),
-        (lambda _: "perhaps", "deny", DENIED, "'perhaps'"),
-        (lambda _: None, "deny", DENIED, "NoneType"),
-        (lambda _: ["allow"], "deny", DENIED, "list"),
-        (lambda _: Anything(), "deny", DENIED, "Anything"),
+        (lambda _: "perhaps", "deny", NOT_ASKED, "'perhaps'"),
+        (lambda _: None, "deny", NOT_ASKED, "NoneType"),
+        (lambda _: ["allow"], "deny", NOT_ASKED, "list"),
+        (lambda _: Anything(), "deny", NOT_ASKED, "Anything"),
     ],
 )
 async def test_what_approve_may_answer(
@@ -365,7 +366,7 @@ async def test_nobody_is_asked_about_a_call_that_cannot_run() -> None:
          "the pre_tool_use hook guard failed"),
         ("policy", FORBIDDEN, "the approval policy failed; the call is forbidden"),
         ("no policy", FORBIDDEN, "the approval policy failed; the call is forbidden"),
-        ("approve", DENIED, "approve failed; the call is denied"),
+        ("approve", NOT_ASKED, "approve failed; the call is denied"),
         ("after_tool_call", ("tool_error", "fatal", "broken"),
          "after_tool_call failed; the call's result is an error"),
     ],
