@@ -31,8 +31,8 @@ class Job:
     """One awaitable of the caller's in a task of its own."""
 
     __slots__ = (
-        "_done_callback", "_handle", "_stopped", "cancel_requested", "closing", "done", "error", "make", "tag", "then",
-        "value",
+        "_done_callback", "_handle", "_stopped", "cancel_requested", "closing", "done", "error", "make", "shields", "tag",
+        "then", "value",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +53,8 @@ class Job:
         self.cancel_requested = False
         self.closing: anyio.CancelScope | float = math.inf
         """What shields the clean-up that it awaits (see `close_shielded`); before, how many seconds that may take."""
+        self.shields: tuple[anyio.CancelScope, ...] = ()
+        """What shields the clean-up of nested runs (see `close_nested`): any number, and work goes on behind it."""
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -346,9 +348,23 @@ async def close_shielded(close: Callable[[], Awaitable[Any]], job: Job) -> None:
         await close()
 
 
+async def close_nested(close: Callable[[], Awaitable[Any]], job: Job) -> None:
+    """The same in the midst of a job's work, several at once perhaps. There asyncio's own cancellation cuts it, too: held
+    back, it would never come to what the job does behind it."""
+    bound = job.closing if isinstance(job.closing, float) else math.inf
+    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + bound) as scope:
+        job.shields += (scope,)
+        try:
+            await close()
+        finally:
+            job.shields = tuple([each for each in job.shields if each is not scope])
+
+
 def cut_closing(job: Job, bound: float) -> None:
     """Cancel a clean-up that takes too long: behind its shield it would outlast even the end of trio. One that begins only
     now that nobody waits for it any more may take `bound` seconds."""
+    for shield in job.shields:
+        shield.cancel()
     if isinstance(job.closing, float):
         job.closing = bound
     else:

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import attrs
 
 from agentloop._frozen import frozen
-from agentloop._host import Host, Job, Waiter, close_shielded
+from agentloop._host import Host, Job, Waiter, close_nested, close_shielded
 from agentloop._results import cut_note, cut_result, cut_text
 from agentloop._values import REPLACEMENT, stitch, valid_text
 from agentloop.abort import AbortSignal
@@ -63,6 +63,7 @@ class Sink:
         "_told",
         "bound",
         "closed",
+        "job",
         "signal",
         "streamed",
     )
@@ -73,6 +74,8 @@ class Sink:
         self._name = name
         self.signal = signal
         self.closed = False
+        self.job: Job | None = None
+        """The call's, once its tool runs."""
         self.streamed = False
         """Whether any output was streamed."""
         self.bound = 0.0
@@ -117,6 +120,11 @@ class Sink:
             await waiter.wait()
         finally:
             unsubscribe()
+
+    async def close(self, close: Callable[[], Awaitable[Any]]) -> None:
+        """Await a nested run's clean-up; whoever gives the call up cuts it."""
+        assert self.job is not None
+        await close_nested(close, self.job)
 
     def closing_bound(self, seconds: float) -> None:
         """A nested run needs this long to close."""

@@ -17,6 +17,7 @@ async def run_tool(call: Call, job: Job, config: Config, threads: Callable[[], a
     """What the tool returns; of one that raised in its thread, `Raised`. `threads` gives what bounds the worker threads."""
     tool, sink, prepared = call.tool, call.sink, call.prepared
     assert tool is not None and sink is not None and prepared is not None
+    sink.job = job
     run = prepared.bind(ToolContext(call.call.id, call.call.name, sink.signal, sink, config.approve, config.abort))
     if tool.kind == "async":
         return await run()

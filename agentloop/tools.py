@@ -7,8 +7,6 @@ import re
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol, overload
 
-import anyio
-
 from agentloop._frozen import field, frozen
 from agentloop._jsontext import json_text, parse_json
 from agentloop._results import NO_OUTPUT as NO_OUTPUT
@@ -60,7 +58,7 @@ class ToolInvocation:
 class ToolSink(Protocol):
     """Where a call's progress goes; the loop's, or a collecting one in tests.
 
-    All methods but `child` may be called from any thread and at any time: after the call's end they do nothing.
+    All methods but `child` and `close` may be called from any thread and at any time: after the call's end they do nothing.
     """
 
     def progress(self, result: ToolResult) -> None:
@@ -73,6 +71,10 @@ class ToolSink(Protocol):
 
     async def child(self, event: SubagentStarted | ChildEvent) -> None:
         """Take an event of a nested run; waits for room."""
+        ...
+
+    async def close(self, close: Callable[[], Awaitable[Any]]) -> None:
+        """Await the clean-up of a nested run, which a cancellation of the tool does not cut."""
         ...
 
     def closing_bound(self, seconds: float) -> None:
@@ -141,8 +143,7 @@ class ToolContext:
         finally:
             close = getattr(events, "aclose", None)
             if close is not None:
-                with anyio.CancelScope(shield=True):
-                    await close()
+                await self._sink.close(close)
         return end
 
 

@@ -30,6 +30,7 @@ from agentloop import (
     MessageUpdate,
     RequestEnd,
     Run,
+    SubagentStarted,
     ToolContext,
     ToolExecutionEnd,
     ToolExecutionUpdate,
@@ -472,11 +473,13 @@ class _StuckSource:
         return None
 
 
-@pytest.mark.parametrize("where", ["model", "tool", "source"])
+@pytest.mark.parametrize("where", ["model", "tool", "source", "nested"])
 async def test_g24_a_clean_up_that_never_ends_is_cut_when_the_run_gives_it_up(where: str) -> None:
     """A shield keeps cancellations from it, and on trio one that stayed would outlast the event loop itself."""
     stuck = _Stuck()
-    leave_at: dict[str, type] = {"model": MessageUpdate, "tool": ToolExecutionUpdate, "source": RequestEnd}
+    leave_at: dict[str, type] = {
+        "model": MessageUpdate, "tool": ToolExecutionUpdate, "source": RequestEnd, "nested": SubagentStarted,
+    }  # fmt: skip
     source: Any = _StuckSource(stuck) if where == "source" else None
 
     @tool
@@ -488,6 +491,11 @@ async def test_g24_a_clean_up_that_never_ends_is_cut_when_the_run_gives_it_up(wh
         finally:
             await stuck.wait()
 
+    @tool(name="work")
+    async def nested(ctx: ToolContext) -> None:
+        """Ask another agent, which never comes back from its clean-up."""
+        await ctx.nested(_StuckStream(stuck), "child")
+
     model: Any = ScriptedModel([[call("work")], "done"])
     config = Config(
         model=(lambda request: _StuckStream(stuck)) if where == "model" else model,
@@ -495,7 +503,7 @@ async def test_g24_a_clean_up_that_never_ends_is_cut_when_the_run_gives_it_up(wh
         clock=VirtualClock(),
         abort_grace=0.05,
     )
-    run = agent_loop(["go"], Context(tools=[work]), config)
+    run = agent_loop(["go"], Context(tools=[nested if where == "nested" else work]), config)
     with anyio.fail_after(20):
         async for event in run:
             if isinstance(event, leave_at[where]):

@@ -45,6 +45,9 @@ class Sink:
     async def child(self, event: Any) -> None:
         self.said.append(event)
 
+    async def close(self, close: Any) -> None:
+        await close()
+
     def closing_bound(self, seconds: float) -> None:
         self.said.append(seconds)
 

@@ -33,6 +33,9 @@ class Sink:
     async def child(self, event: Any) -> None:
         raise AssertionError("no example tool runs a nested run")
 
+    async def close(self, close: Any) -> None:
+        raise AssertionError("no example tool runs a nested run")
+
     def closing_bound(self, seconds: float) -> None:
         raise AssertionError("no example tool runs a nested run")
 

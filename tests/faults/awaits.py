@@ -116,6 +116,7 @@ LEFT_OUT: dict[str, str] = {
     "_session/run.py: await self.run.aclose": _SECOND,
     "_session/run.py: await self._close": _SECOND,
     "_sink.py: await anyio.lowlevel.checkpoint": "reports of a run that was left: `test_leaving`",
+    "_sink.py: await close_nested": _SECOND,
     "_sink.py: await close_shielded": _SECOND,
     "_toolset.py: await self.core.cancel_jobs": _SECOND,
     "_tool_job.py: return await value if": "a tool that is no coroutine function and returns an awaitable",
@@ -133,7 +134,7 @@ LEFT_OUT: dict[str, str] = {
     "session.py: await self.aclose": "nothing goes on any more where the block is left, but behind a first fault",
     "subagent.py: await self._events.aclose": _SECOND,
     "tools.py: await self._sink.child(ChildEvent((session_id, *": "an agent below an agent: as one level above",
-    "tools.py: await close": _SECOND,
+    "tools.py: await self._sink.close": _SECOND,
 }
 """Awaits that no fault comes to, by their file's name and the beginning of their words, and why."""
 
