@@ -31,6 +31,9 @@ from agentloop.tools import error_text
 
 log = logging.getLogger("agentloop")
 
+_TRAILING = 256
+"""Chunks behind a reply's `Finish` that are read in the hope that the stream ends: usage comes there."""
+
 
 @frozen
 class _Failure:
@@ -242,6 +245,9 @@ class _Reading:
                     else:
                         await self._room()
                     if core.look():  # somebody may have aborted meanwhile: nothing more is read
+                        break
+                    if self.assembler.trailing >= _TRAILING:
+                        log.warning("the model's stream does not end after its Finish; it is closed")
                         break
         finally:
             close = getattr(stream, "aclose", None)

@@ -99,6 +99,7 @@ class Assembler:
         "_waiting",
         "finish_reason",
         "partial",
+        "trailing",
         "usage",
     )
 
@@ -121,6 +122,8 @@ class Assembler:
         """Why the reply ended; None while no `Finish` was read."""
         self.usage: Usage | None = None
         """The last usage that was reported."""
+        self.trailing = 0
+        """Chunks that came after the reply's `Finish`."""
         self._fidelity: Any = None
         self._index = 0
         self._open: _Block | None = None
@@ -134,7 +137,11 @@ class Assembler:
     def feed(self, chunk: Any) -> None:
         """Take one chunk. Raises `ModelError` (`malformed`) for what makes no sense."""
         handler = _HANDLERS.get(type(chunk)) or _handler(chunk)
-        if self.finish_reason is None or handler is Assembler._usage:
+        if self.finish_reason is None:
+            handler(self, chunk)
+            return
+        self.trailing += 1
+        if handler is Assembler._usage:
             handler(self, chunk)
         else:
             log.warning("dropped a %s that came after the model's Finish", type(chunk).__name__)

@@ -229,6 +229,27 @@ async def test_a_failure_after_the_finish_is_logged_and_changes_nothing(caplog: 
     assert (record.levelname, record.exc_info[1]) == ("WARNING", error)
 
 
+@pytest.mark.parametrize("behind", ["more", UsageChunk(Usage(1, 2, 3))])
+async def test_a_stream_that_does_not_end_after_its_finish_is_closed(
+    behind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Usage may come there; when nothing but more and more does, the reply is whole all the same."""
+    closed = []
+
+    async def model(request: ModelRequest) -> AsyncIterator[Any]:
+        try:
+            yield "hi"
+            yield Finish("stop")
+            while True:
+                yield behind
+        finally:
+            closed.append(True)
+
+    events = await played(model)
+    assert (told(events), closed) == ([("completed", None, None)], [True])
+    assert "the model's stream does not end after its Finish; it is closed" in caplog.messages
+
+
 async def test_an_abort_after_the_finish_is_no_failure_of_the_stream(caplog: pytest.LogCaptureFixture) -> None:
     """The stream is closed, and nothing is logged."""
     signal = AbortSignal()

@@ -41,7 +41,7 @@ def test_the_guide_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
         "completed Here I am.",
         "user What did I ask?",
         "assistant You asked for a sum.",
-        "['Tool call denied by user.']",
+        "['Tool call denied: asking for approval failed.']",
         "{'path': 'notes/tod'}",
     ]
     assert len(list((tmp_path / "traces").rglob("*.jsonl"))) == 1
