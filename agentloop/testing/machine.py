@@ -192,7 +192,7 @@ class World:
         self.events: list[Event] = []
         """Of the last run."""
         self.begun: list[str] = []
-        """Ids of the calls whose tool really ran, over all runs."""
+        """Ids of the calls whose tool really ran, in the last run and in those that its context tells of."""
         self.clock = VirtualClock(autojump_threshold=None)
         self._run: Run | None = None
         self._checkers = Checker(), ValueChecker()
@@ -239,6 +239,8 @@ class World:
         """Start a run and read it in a task of its own."""
         self._signal, self._effects_at_abort = AbortSignal(), None
         self.events, self._said, self._checkers = [], list(prompts), (Checker(), ValueChecker())
+        told = {message.tool_call_id for message in self.history if isinstance(message, ToolResultMessage)}
+        self.begun = [id for id in self.begun if id in told]  # a run that was left is in no context: its ids come again
         config = Config(
             model=self.model,
             abort=self._signal,
