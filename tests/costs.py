@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,9 +19,21 @@ def _make_inits() -> None:
                     value.__init__  # noqa: B018  # looking at it makes it
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Nothing but the work runs: classes are made, and the garbage collector calls nobody back."""
+    _make_inits()
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collected:
+            gc.enable()
+
+
 def lines(work: Callable[[], object], file: str = "") -> int:
     """How many lines of Python the work runs (those of one file alone, where its name is given), on any machine."""
-    _make_inits()
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
@@ -30,30 +43,31 @@ def lines(work: Callable[[], object], file: str = "") -> int:
         count += event == "line"
         return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
+    with _undisturbed():
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
     return count
 
 
 def calls(work: Callable[[], object]) -> int:
     """How many calls of functions (Python's and C's) the work takes, on any machine."""
-    _make_inits()
     count = 0
 
     def profile(frame: FrameType, event: str, argument: object) -> None:
         nonlocal count
         count += event in ("call", "c_call")
 
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
+    with _undisturbed():
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            work()
+        finally:
+            sys.setprofile(before)
     return count
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from agentloop.convert import LegalHistory, MessageView, convert_custom, make_legal
 from agentloop.errors import ModelError
 from agentloop.messages import CustomMessage, Text, ToolCall, ToolResultMessage, assistant, user
-from tests.costs import lines
+from tests.costs import calls, lines
 
 GO = user("go")
 
@@ -80,36 +78,14 @@ def test_appending_never_fails_also_behind_a_made_id() -> None:
         history.view()
 
 
-def steps(work: Callable[[], object]) -> int:
-    """Python functions that are entered."""
-    entered = 0
-
-    def count(frame: object, event: str, argument: object) -> None:
-        nonlocal entered
-        entered += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return entered
-
-
 def test_behind_a_made_id_only_a_call_of_that_id_builds_again() -> None:
     """Other replies, inputs and results cost the same however long the history is."""
     short, long = LegalHistory(MADE), LegalHistory(MADE)
     for number in range(200):
         long.extend([user("more"), assistant(call(f"x{number}")), result(f"x{number}")])
     for message in (user("more"), assistant(call("y")), result("y"), assistant("done")):
-        assert (
-            abs(
-                steps(lambda message=message: long.append(message))
-                - steps(lambda message=message: short.append(message))
-            )
-            < 20
-        )
+        many, few = (calls(lambda of=of, message=message: of.append(message)) for of in (long, short))
+        assert abs(many - few) < 20
 
 
 def test_a_made_id_avoids_those_of_its_own_reply(caplog: pytest.LogCaptureFixture) -> None:
