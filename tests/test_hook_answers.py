@@ -86,3 +86,19 @@ def test_a_reason_is_made_valid() -> None:
     assert hook_event("stop", "h", HookAnswer("stop")).reason is None
     assert hook_event("stop", "h", HookAnswer(reason="")).reason == ""
     assert hook_event("stop", "h", HookAnswer("stop")).tool_call_id is None
+
+
+@pytest.mark.parametrize(("raised", "leaves"), [(KeyboardInterrupt, True), (SystemExit, True), (RuntimeError, False)])
+def test_an_output_that_fails_is_none_but_an_order_to_leave_is_one(raised: type[BaseException], leaves: bool) -> None:
+    """It is for the record alone; a Ctrl-C that comes while it is read is not."""
+
+    class Output(dict[str, Any]):
+        def items(self) -> Any:
+            raise raised
+
+    answer = HookAnswer(reason="why", output=Output(a=1))
+    if leaves:
+        with pytest.raises(raised):
+            hook_event("stop", "h", answer)
+    else:
+        assert hook_event("stop", "h", answer) == Hook("stop", "h", None, "why", {}, None)
