@@ -275,7 +275,7 @@ class Batch:
         try:
             value = core.guard(function, *args)
         except CallbackFailed as error:
-            told(None, error.error)
+            done(call, None, error.error)
             return
         if hasattr(type(value), "__await__"):
 
@@ -291,9 +291,11 @@ class Batch:
         if call.stage != "asked" or self.core.closing or self.core.look():  # too late: timed out, left or stopped
             return
         self.core.timers.clear(call)
-        if error is not None:
+        if error is None:
+            self._decide(call, decision)
+        else:
             log.error("approve failed; the call is denied", exc_info=error)
-        self._decide(call, *(("deny", _NOT_ASKED) if error is not None else (decision,)))
+            self._decide(call, "deny", _NOT_ASKED)
 
     def _launch(self, call: Call) -> None:
         """Step 6: run the tool."""

@@ -24,10 +24,8 @@ def hook_answer(value: Any) -> HookAnswer | None:
         text = getattr(value, field)
         if text is not None and not issubclass(type(text), str):  # it may fail to say its class
             raise CallbackFailed(TypeError(f"{field}: expected a text or None, got {type(text).__name__}"))
-    if value.decision is not None and not issubclass(
-        type(value.decision), str
-    ):  # dropped here, since it may fail wherever it is compared
-        value = attrs.evolve(value, decision=None)
+    if value.decision is not None and not issubclass(type(value.decision), str):
+        value = attrs.evolve(value, decision=None)  # here, since it may fail wherever it is compared
     said = any(field is not None for field in (value.decision, value.reason, value.message, value.output))
     return value if said else None
 

@@ -166,10 +166,8 @@ class AsyncioHost:
             return
         job.cancel_requested = True
         task = job._handle
-        if (
-            task is not None and not task.cancelling() and isinstance(job.closing, float)
-        ):  # else it would go through the shield
-            task.cancel()
+        if task is not None and not task.cancelling() and isinstance(job.closing, float):
+            task.cancel()  # in a clean-up that has begun it would go through the shield
 
     def start(self, main: Coroutine[Any, Any, None], ended: Callable[[], None]) -> None:
         task = asyncio.Task(main, loop=self.loop, context=self._context.copy())

@@ -82,6 +82,22 @@ async def test_the_order_to_leave_that_a_group_holds() -> None:
     assert order_to_leave(ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError()])])) is None
 
 
+@pytest.mark.parametrize("order", [KeyboardInterrupt("now"), SystemExit("now")])
+async def test_an_order_to_leave_of_a_tool_in_a_thread_is_raised(order: BaseException) -> None:
+    """It is no error of the tool's: it ends the run, and leaves by the step, itself."""
+
+    @tool
+    def leave() -> str:
+        """Leave."""
+        raise order
+
+    run = agent_loop(["go"], Context(tools=[leave]), Config(model=ScriptedModel([[call("leave")]])))
+    with pytest.raises(type(order)) as caught:
+        await collect(run)
+    assert caught.value is order
+    await run.aclose()
+
+
 async def test_the_first_of_two_orders_to_leave_is_raised() -> None:
     """A second one, of a tool that is stopped for the first, does not take its place."""
 

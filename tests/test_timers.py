@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agentloop._host import make_host
-from agentloop._timers import Timers
+from agentloop._timers import _MOMENT, Timers
 from agentloop.config import SystemClock
 
 pytestmark = pytest.mark.anyio
@@ -99,19 +99,57 @@ async def test_a_timer_has_expired_from_its_time_on() -> None:
 
 
 async def test_a_timer_whose_time_has_come_when_it_is_set_rings_in_a_moment() -> None:
-    """No alarm goes off for it, and whoever set it may have looked already. Once, however many there are; not after `stop`."""
+    """No alarm goes off for it, and whoever set it may have looked. Once, however many there are; again for the next."""
+    rings: list[anyio.Event] = [anyio.Event()]
+    alarms, host = Alarms(), make_host()
+
+    def ring() -> None:
+        rings[-1].set()
+        rings.append(anyio.Event())
+
+    alarms.timers = Timers(alarms, host, ring, alarms._set)
+    alarms.time = 5
+    for number in (1, 2):
+        assert not alarms.timers.soon
+        alarms.timers.set("now", 5)
+        alarms.timers.set("before", 3)
+        assert (len(rings), alarms.timers.soon) == (number, True)
+        later = anyio.Event()
+        host.timer(2 * _MOMENT, later.set)
+        with anyio.fail_after(10):
+            await rings[number - 1].wait()
+            await later.wait()
+        assert len(rings) == number + 1
+    assert alarms.set == []
+    alarms.timers.stop()
+
+
+async def test_a_timer_whose_time_has_come_rings_though_another_is_still_to_come() -> None:
+    """The alarm is set to the one to come, and goes off too late for the other."""
     rung = anyio.Event()
     alarms = Alarms()
     alarms.timers = Timers(alarms, make_host(), rung.set, alarms._set)
     alarms.time = 5
+    alarms.timers.set("later", 9)
     alarms.timers.set("now", 5)
-    alarms.timers.set("before", 3)
-    assert not rung.is_set()
     with anyio.fail_after(10):
         await rung.wait()
-    assert alarms.set == []
-    alarms.timers.set("again", 5)
+    assert alarms.set == [[4, "cancelled"], [4, "set"]]
     alarms.timers.stop()
+
+
+async def test_nobody_is_rung_after_the_stop() -> None:
+    """Not for a timer whose moment was still to come either, and nothing is left that waits for it."""
+    alarms, host = Alarms(), make_host()
+    alarms.timers = Timers(alarms, host, alarms._ring, alarms._set)
+    alarms.time = 5
+    alarms.timers.set("now", 5)
+    alarms.timers.stop()
+    later = anyio.Event()
+    host.timer(2 * _MOMENT, later.set)
+    with anyio.fail_after(10):
+        await later.wait()
+    assert alarms.rings == 0
 
 
 async def test_a_timer_that_is_cleared_takes_its_alarm_along() -> None:

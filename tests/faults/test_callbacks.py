@@ -6,8 +6,12 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+import anyio
 import anyio.lowlevel
 import pytest
+
+from agentloop import Config, Context, ToolExecutionEnd, agent_loop, tool
+from agentloop.testing import ScriptedModel, call, collect
 
 from .bench import NONSENSE, RAISED, Bad, Plain, Proxy, nothing_left, outcome
 
@@ -51,21 +55,52 @@ async def test_nonsense_is_borne(name: str, anyio_backend: Any) -> None:
             assert name in plain.called, kind
 
 
-SETTINGS = (
-    "transform_context", "convert_to_llm", "prepare_request", "get_tools", "get_steering_messages",
-    "get_follow_up_messages", "wait_for_steering", "before_tool_call", "after_tool_call", "finish_turn", "approve",
-)  # fmt: skip
+FAILED = ("fatal", "callback_failed")
+UNBOUND: dict[str, tuple[tuple[str, str | None], str | None]] = {
+    "transform_context": (FAILED, None),
+    "convert_to_llm": (FAILED, None),
+    "prepare_request": (FAILED, None),
+    "get_tools": (FAILED, None),
+    "get_steering_messages": (FAILED, None),
+    "get_follow_up_messages": (FAILED, None),
+    "finish_turn": (FAILED, None),
+    "before_tool_call": (("completed", None), "blocked"),
+    "after_tool_call": (("completed", None), "tool_error"),
+    "approve": (("completed", None), "forbidden"),  # already where it is asked for its policy
+}
+"""How the run ends, and the code of its first call, where such a callback fails."""
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-async def test_a_callback_that_fails_to_say_its_name_is_a_failed_callback(setting: str) -> None:
+class Unbound(Proxy):
     """A lazy proxy whose object cannot be had: it can be called, and neither that nor any look at it succeeds."""
 
-    class Unbound(Proxy):
-        def __call__(self, *args: Any) -> Any:
-            raise Bad("there is no object")
+    def __call__(self, *args: Any) -> Any:
+        raise Bad("there is no object")
 
-    await Plain().play(**{setting: Unbound()})
+
+@pytest.mark.parametrize("setting", UNBOUND)
+async def test_a_callback_that_fails_to_say_its_name_is_a_failed_callback(setting: str) -> None:
+    """It ends the run, the attempt or the call as one that raises does."""
+    events = await Plain().play(**{setting: Unbound()})
+    codes = [event.error_code for event in events if isinstance(event, ToolExecutionEnd)]
+    ends, code = UNBOUND[setting]
+    assert (outcome(events), codes[0] if codes else None) == (ends, code)
+
+
+async def test_a_wait_for_steering_that_fails_to_say_its_name_is_a_failed_callback() -> None:
+    """It is asked for while a call runs that may be interrupted, and ends the run; the call is answered."""
+
+    @tool(interruptible=True)
+    async def wait() -> str:
+        """Wait."""
+        await anyio.sleep_forever()
+        raise AssertionError("it was not cancelled")
+
+    config = Config(model=ScriptedModel([[call("wait")]]), wait_for_steering=Unbound())
+    with anyio.fail_after(20):
+        events = await collect(agent_loop(["go"], Context(tools=[wait]), config))
+    assert outcome(events) == FAILED
+    assert [event.error_code for event in events if isinstance(event, ToolExecutionEnd)] == ["aborted"]
 
 
 @pytest.mark.parametrize("name", CALLBACKS)
