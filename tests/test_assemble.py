@@ -280,10 +280,14 @@ def test_the_id_and_the_name_of_a_whole_call_are_made_valid() -> None:
 
 
 def test_after_the_finish_only_usage_is_read(caplog: pytest.LogCaptureFixture) -> None:
-    """All else is dropped with a warning; the last usage counts; the reply keeps its reason and fidelity."""
+    """All else is dropped with a warning; the last usage counts; the reply keeps its reason and fidelity.
+
+    How many chunks came is counted: who reads them may have enough."""
     bench = Bench()
     assert bench.told(UsageChunk(Usage()), "a", Finish("length", {"x": 1})) == [*TEXT, "TextEnd 0 completed"]
+    assert bench.assembler.trailing == 0
     assert bench.told("b", Finish("stop"), call(id="i", name="f"), UsageChunk(USAGE)) == []
+    assert bench.assembler.trailing == 4
     dropped = [record.message for record in caplog.records]
     assert dropped == [
         f"dropped a {kind} that came after the model's Finish" for kind in ("str", "Finish", "ToolCallChunk")

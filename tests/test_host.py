@@ -16,7 +16,17 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from agentloop._host import AsyncioHost, CancelledJob, Job, close_shielded, in_thread, make_host, was_cancelled
+from agentloop._host import (
+    AsyncioHost,
+    CancelledJob,
+    Job,
+    close_nested,
+    close_shielded,
+    cut_closing,
+    in_thread,
+    make_host,
+    was_cancelled,
+)
 from agentloop.testing import wait_all_blocked
 
 pytestmark = pytest.mark.anyio
@@ -713,6 +723,100 @@ async def test_a_clean_up_that_is_shielded_is_not_cut() -> None:
         await anyio.lowlevel.checkpoint()
         log.append("not cancelled")
     assert log == ["closed"]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_clean_up_in_a_job_that_has_begun_is_not_cut(at_once: bool) -> None:
+    """Whoever cancels the job then, be it in the step in which its clean-up begins: it runs to its end."""
+    gate, log = anyio.Event(), list[str]()
+    host = make_host()
+
+    async def close() -> None:
+        if at_once:
+            host.cancel(job)
+        await gate.wait()
+        log.append("closed")
+
+    async def work() -> str:
+        await close_shielded(close, job)
+        return "value"
+
+    job = Noted(work)
+    host.spawn(job)
+    await wait_all_blocked()
+    host.cancel(job)
+    await wait_all_blocked()
+    assert not job.done
+    gate.set()
+    await wait_all_blocked()
+    assert log == ["closed"]
+    assert (job.done, job.cancel_requested) == (True, True)
+
+
+async def test_the_clean_up_of_a_nested_run_is_not_cut_by_the_scopes_around_it() -> None:
+    """It is awaited to its end; what holds it then holds no shield any more."""
+    log: list[str] = []
+
+    async def close() -> None:
+        await anyio.lowlevel.checkpoint()
+        log.append(f"closed behind {len(job.shields)}")
+
+    job = Job(lambda job: close(), lambda job: None)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await close_nested(close, job)
+        log.append(f"behind {len(job.shields)}")
+        await anyio.lowlevel.checkpoint()
+        log.append("not cancelled")
+    assert log == ["closed behind 1", "behind 0"]
+
+
+@pytest.mark.parametrize("close_it", [close_shielded, close_nested])
+async def test_a_clean_up_that_never_ends_is_cut_when_it_is_given_up(close_it: Any) -> None:
+    """Behind its shield it would outlast even the end of trio. Several at once are all cut."""
+    forever, log = anyio.Event(), list[str]()
+    together = 1 if close_it is close_shielded else 3
+
+    async def close() -> None:
+        try:
+            await forever.wait()
+        finally:
+            log.append("cut")
+
+    async def work() -> None:
+        async with anyio.create_task_group() as group:
+            for _ in range(together):
+                group.start_soon(close_it, close, job)
+
+    host, job = make_host(), Noted(work)
+    host.spawn(job)
+    await wait_all_blocked()
+    assert log == []
+    cut_closing(job, 0.0)
+    await wait_all_blocked()
+    assert (log, job.done, job.shields) == (["cut"] * together, True, ())
+
+
+@pytest.mark.parametrize("close_it", [close_shielded, close_nested])
+async def test_a_clean_up_that_begins_after_it_was_given_up_is_bounded(close_it: Any) -> None:
+    """Nobody waits for it any more: with no time it is cut at its first wait, with some it comes to its end."""
+    forever, log = anyio.Event(), list[str]()
+
+    async def close() -> None:
+        try:
+            await forever.wait()
+        finally:
+            log.append("cut")
+
+    async def quick() -> None:
+        await anyio.lowlevel.checkpoint()
+        log.append("closed")
+
+    for bound, clean_up in ((0.0, close), (1000.0, quick)):
+        job = Job(lambda job: quick(), lambda job: None)
+        cut_closing(job, bound)
+        await close_it(clean_up, job)
+    assert log == ["cut", "closed"]
 
 
 # ---------------------------------------------------------------- threads and time
