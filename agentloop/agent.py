@@ -301,6 +301,8 @@ class Agent:
         and the run does not pass the event before it is done: no request, no tool begins meanwhile (nor does an abort cut
         it short). One that raises is logged and dropped, and hurts nobody.
         """
+        if not callable(listener):
+            raise TypeError(f"listener: expected a function that takes an event, got {listener!r}")
         key = object()
         self._listeners[key] = listener
         self._audience = tuple(self._listeners.items())
