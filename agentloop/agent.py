@@ -89,7 +89,7 @@ class Agent:
         self.config = Config(model=model, **settings)
         self.system_prompt = system_prompt
         """What the next request begins with."""
-        self.tools = tuple(tools)
+        self.tools = tools
         self._state = AgentState(input_messages(messages), self._config.session_usage)
         self._queues = MessageQueues(steering_mode, follow_up_mode)
         self._listeners: dict[object, Listener] = {}
