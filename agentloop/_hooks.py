@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +14,11 @@ from agentloop._values import MAX_INTEGER_BITS, valid_text
 from agentloop.config import HookAnswer
 from agentloop.events import Hook
 
+log = logging.getLogger("agentloop")
+
 
 def hook_answer(value: Any) -> HookAnswer | None:
-    """What a hook said, a decision that is no word left out; None: nothing. Raises `CallbackFailed` for what is no answer."""
+    """What a hook said, its decision a word or None; None: nothing. Raises `CallbackFailed` for what is no answer."""
     if value is None:
         return None
     if not isinstance(value, HookAnswer):
@@ -25,7 +28,8 @@ def hook_answer(value: Any) -> HookAnswer | None:
         if text is not None and not issubclass(type(text), str):  # it may fail to say its class
             raise CallbackFailed(TypeError(f"{field}: expected a text or None, got {type(text).__name__}"))
     if value.decision is not None and not issubclass(type(value.decision), str):
-        value = attrs.evolve(value, decision=None)  # here, since it may fail wherever it is compared
+        no_word: Any = f"({type(value.decision).__name__})"
+        value = attrs.evolve(value, decision=no_word)  # here, since it may fail wherever it is compared
     said = any(field is not None for field in (value.decision, value.reason, value.message, value.output))
     return value if said else None
 
@@ -35,7 +39,11 @@ _HOOK_DECISIONS = {"pre_tool_use": ("allow", "deny"), "stop": ("continue", "stop
 
 def hook_event(kind: Any, name: str, answer: HookAnswer, call_id: str | None = None) -> Hook:
     """The event of a hook's answer: decisions that such a hook has not are dropped, of its output only scalars are kept."""
-    decision: Any = answer.decision if answer.decision in _HOOK_DECISIONS.get(kind, ()) else None
+    has = _HOOK_DECISIONS.get(kind, ())
+    decision: Any = answer.decision if answer.decision in has else None
+    if decision is None and answer.decision is not None:
+        expected, got = " or ".join((*map(repr, has), "None")), str.__repr__(answer.decision)
+        log.warning("the %s hook %s: decision: expected %s, got %s; it is dropped", kind, name, expected, got)
     output = {key: value for key, value in _items(answer.output) if type(key) is str and _is_scalar(value)}
     reason = None if answer.reason is None else valid_text(answer.reason)
     return Hook(kind, name, decision, reason, output, call_id)

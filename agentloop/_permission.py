@@ -49,6 +49,7 @@ async def _pre_tool_use(core: Core, call: Call) -> tuple[Hook | None, bool]:
         if answer is None:
             continue
         event = hook_event("pre_tool_use", hooks.name, answer, call.call.id)
+        failed = failed or (event.decision is None and answer.decision is not None)  # it meant to decide: "block", say
         core.emit(event)
         if decided is None and event.decision is not None:
             decided = event

@@ -20,7 +20,8 @@ async def run_tool(call: Call, job: Job, config: Config, threads: Callable[[], a
     sink.job = job
     run = prepared.bind(ToolContext(call.call.id, call.call.name, sink.signal, sink, config.approve, config.abort))
     if tool.kind == "async":
-        return await run()
+        value = await run()
+        return await value if hasattr(type(value), "__await__") else value  # a forgotten `await`, or a wrapper's
     if tool.kind == "stream":
         return await sink.stream(run(), job)
     outcome = await in_thread(lambda: _caught(run), threads())

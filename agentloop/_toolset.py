@@ -114,8 +114,10 @@ def _tools(given: Iterable[Tool]) -> tuple[Tool, ...]:
 
 def _different(given: Any) -> tuple[Tool, ...]:
     tools = Context(tools=given).tools
-    if len({tool.name for tool in tools}) != len(tools):
-        raise ValueError("expected one tool of each name, got two of one name")
+    names = [tool.name for tool in tools]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"expected one tool of each name, got two named {name!r}")
     return tools
 
 

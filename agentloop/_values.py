@@ -148,13 +148,17 @@ def frozen_json(value: Any) -> Any:
     return value if value is None else _freeze(value, "$", 0)
 
 
+def _hint_for(value: object) -> str:
+    return "; json.dumps(…) makes JSON text of it" if isinstance(value, Mapping) else ""
+
+
 def valid_text(text: str) -> str:
     """The text as valid Unicode: split surrogate pairs joined, lone halves replaced by U+FFFD; unchanged text is itself.
 
     Raises `TypeError` for what is no text.
     """
     if not isinstance(text, str):
-        raise TypeError(f"expected text, got {type(text).__name__}")
+        raise TypeError(f"expected text, got {type(text).__name__}{_hint_for(text)}")
     if text.isascii():
         return text
     try:

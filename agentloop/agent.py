@@ -89,7 +89,7 @@ class Agent:
         self.config = Config(model=model, **settings)
         self.system_prompt = system_prompt
         """What the next request begins with."""
-        self.tools = tuple(tools)
+        self.tools = tools
         self._state = AgentState(input_messages(messages), self._config.session_usage)
         self._queues = MessageQueues(steering_mode, follow_up_mode)
         self._listeners: dict[object, Listener] = {}
@@ -301,6 +301,8 @@ class Agent:
         and the run does not pass the event before it is done: no request, no tool begins meanwhile (nor does an abort cut
         it short). One that raises is logged and dropped, and hurts nobody.
         """
+        if not callable(listener):
+            raise TypeError(f"listener: expected a function that takes an event, got {listener!r}")
         key = object()
         self._listeners[key] = listener
         self._audience = tuple(self._listeners.items())

@@ -86,11 +86,17 @@ def _tools(value: Iterable[Any]) -> tuple[Tool, ...]:
     return tools
 
 
+def _system_prompt(context: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Said at once: what is no text would else fail in an adapter, in words of the provider's."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"system_prompt: expected a text or None, got {type(value).__name__}")
+
+
 @frozen
 class Context:
     """What a run starts from. The caller's: a run never changes it; what it adds stands in `AgentEnd.messages`."""
 
-    system_prompt: str | None = None
+    system_prompt: str | None = field(default=None, validator=_system_prompt)
     messages: tuple[AgentMessage, ...] = field(default=(), converter=agent_messages)
     tools: tuple[Tool, ...] = field(default=(), converter=_tools)
 

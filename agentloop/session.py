@@ -147,7 +147,7 @@ class Session(WithQueues):
         session, `TraceWriteError` when it exists already or the folder cannot be written, `TypeError` for options that
         there are not.
         """
-        prepared, context = _config(model, config), Context(system_prompt, tools=tuple(tools))
+        prepared, context = _config(model, config), Context(system_prompt, tools=tools)
         meta = session_meta(
             new_session_id(wall_clock) if session_id is None else session_id,
             **model_identity(model),
@@ -200,7 +200,7 @@ class Session(WithQueues):
         it, `ValueError` for an id that cannot be part of a file's name or without a model, `TypeError` for options that
         there are not.
         """
-        offered = Context(system_prompt, tools=tuple(tools))
+        offered = Context(system_prompt, tools=tools)
         resumed, writer = reopen(traces, session_id, redact=redact, fsync=fsync, clock=wall_clock, registry=registry)
         if resumed.damage is not None:
             log.warning("%s", resumed.damage)

@@ -121,11 +121,13 @@ def subagent(
     for key in config:
         if key in _NOT_OPTIONS or key not in signature(Config).parameters:
             raise TypeError(f"{name}: expected fields of Config that a child may have, got {key!r}")
+    if isinstance(tools, Tool) or not callable(tools):
+        tools = Context(tools=tools).tools  # type: ignore[arg-type]  # a lone tool is refused there
     child = _Subagent(
         name=name,
         context=Context(system_prompt),
         config=Config(model=model, **config),
-        tools=tools if callable(tools) else tuple(tools),
+        tools=tools,
         traces=traces,
         max_depth=max_depth,
         max_running=max_running,

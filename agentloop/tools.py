@@ -237,14 +237,25 @@ class Tool:
 
 
 def _check_fields(tool: Tool) -> None:
-    if not isinstance(tool.name, str) or not tool.name:
-        raise ToolDefinitionError(f"name: expected a text that is not empty, got {tool.name!r}")
+    _check_name(tool.name)
     if not callable(tool.execute):
         raise ToolDefinitionError(f"{tool.name}: execute: expected a function, got {type(tool.execute).__name__}")
-    if tool.timeout is not None and not tool.timeout > 0:
+    if tool.timeout is not None and not _above_zero(tool.timeout):
         raise ToolDefinitionError(f"{tool.name}: timeout: expected seconds above 0 or None, got {tool.timeout!r}")
     if tool.replay not in ("never", "safe"):
         raise ToolDefinitionError(f"{tool.name}: replay: expected 'never' or 'safe', got {tool.replay!r}")
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise ToolDefinitionError(f"name: expected a text that is not empty, got {name!r}")
+
+
+def _above_zero(seconds: Any) -> bool:
+    try:
+        return bool(seconds > 0)
+    except TypeError:  # no number at all: a text, say
+        return False
 
 
 def _plan_of(tool: Tool) -> _Plan:
@@ -388,6 +399,7 @@ def _check_function(function: object) -> None:
 
 def _tool_name(name: str | None, function: Callable[..., Any]) -> str:
     found = display_name(function) if name is None else name
+    _check_name(found)
     if not re.fullmatch(_NAME, found):
         raise ToolDefinitionError(
             f"{found}: expected a name of the letters A to Z, digits, `_` and `-`, as providers take it; pass name="

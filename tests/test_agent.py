@@ -119,6 +119,13 @@ async def test_what_is_no_model_is_refused_at_once(model: Any, words: str) -> No
         Agent(model)
 
 
+async def test_a_lone_tool_is_no_list_of_tools() -> None:
+    """It is said in the words of a context's."""
+    for tools in (named("work"), None):
+        with pytest.raises(TypeError, match=f"^tools: expected a list of tools, got {type(tools).__name__}$"):
+            Agent(ScriptedModel(), tools=tools)  # type: ignore[arg-type]
+
+
 async def test_a_second_prompt_is_an_error_that_names_steer() -> None:
     """One run at a time; the run that goes on is not hurt."""
     agent = Agent(ScriptedModel(["yes"]))

@@ -76,6 +76,12 @@ async def test_an_awaited_listener_is_a_barrier() -> None:
     assert log.index("out tool_execution_start") < log.index("tool") < log.index("in tool_execution_end")
 
 
+async def test_what_is_no_listener_is_refused_at_once() -> None:
+    """Not at the first event, where it could only be logged and dropped."""
+    with pytest.raises(TypeError, match=r"^listener: expected a function that takes an event, got None$"):
+        Agent(ScriptedModel()).subscribe(None)  # type: ignore[arg-type]
+
+
 async def test_listeners_are_told_in_order_sync_and_async() -> None:
     """One after the other, each of every event, in the order in which they subscribed."""
     agent = Agent(ScriptedModel(["done"]))
@@ -110,7 +116,7 @@ async def test_a_failing_listener_is_logged_once_and_dropped(kind: str, caplog: 
         await anyio.lowlevel.checkpoint()
         sync(event)
 
-    broken: Any = {"sync": sync, "async": later, "nonsense": 7}[kind]
+    broken: Any = {"sync": sync, "async": later, "nonsense": lambda: None}[kind]
     agent.subscribe(broken)
     agent.subscribe(seen.append)
     with caplog.at_level(logging.ERROR, "agentloop"):

@@ -95,6 +95,13 @@ def test_agent_messages_names_the_place_of_what_is_no_message() -> None:
         agent_messages([1])  # type: ignore[list-item]
 
 
+def test_a_system_prompt_is_a_text() -> None:
+    """Anything else is refused when the context is made, and not by a provider."""
+    assert Context("Be brief.").system_prompt == "Be brief."
+    with pytest.raises(TypeError, match=r"^system_prompt: expected a text or None, got list$"):
+        Context(["Be brief."])  # type: ignore[arg-type]
+
+
 def test_a_context_takes_copies_and_checks_them() -> None:
     """Later changes of the caller's list change nothing; what is no tool is named."""
     messages = [A]

@@ -62,6 +62,18 @@ def test_an_event_has_only_decisions_that_such_a_hook_has(kind: Any, decision: A
     assert event == Hook(kind, "h", decision if decision in may else None, "why", None, "c1")
 
 
+def test_a_decision_that_is_dropped_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """With what such a hook may say, and what it said; one that is no text by its class, which can be no decision."""
+    hook_event("pre_tool_use", "guard", HookAnswer("block"))  # type: ignore[arg-type]
+    odd = hook_answer(HookAnswer(type("allow", (), {})()))
+    assert odd is not None and hook_event("stop", "odd", odd).decision is None
+    hook_event("stop", "right", HookAnswer("continue"))
+    assert caplog.messages == [
+        "the pre_tool_use hook guard: decision: expected 'allow' or 'deny' or None, got 'block'; it is dropped",
+        "the stop hook odd: decision: expected 'continue' or 'stop' or None, got '(allow)'; it is dropped",
+    ]
+
+
 @pytest.mark.parametrize(
     ("output", "told"),
     [

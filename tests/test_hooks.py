@@ -186,6 +186,16 @@ async def test_a_decision_that_such_a_hook_has_not_is_dropped(decision: Any) -> 
     assert (tools.ran, len(approve.asked)) == ([], 1)
 
 
+@pytest.mark.parametrize("decision", ["block", "stop", "Deny", 1])
+async def test_where_nobody_else_decides_such_a_decision_closes_the_door(decision: Any) -> None:
+    """Whoever said it meant to decide, so the call is denied as with a hook that fails; another hook may still allow it."""
+    tools, events = await one_call([before_tool("odd", HookAnswer(decision))])
+    assert of(events, Hook) == [Hook("pre_tool_use", "odd", None, None, {}, "c")]
+    assert (tools.ran, [event.decision for event in of(events, ApprovalDecision)]) == ([], ["deny"])
+    tools, _ = await one_call([before_tool("odd", HookAnswer(decision)), before_tool("sure", HookAnswer("allow"))])
+    assert tools.ran == ["x"]
+
+
 async def test_only_scalars_of_the_output_are_kept() -> None:
     """Objects, numbers that JSON cannot say and keys that are no text are left out; nothing of it hurts the run."""
     output: Any = {"id": "s1", "n": 1, "f": 1.5, "t": True, "z": None, "o": {}, "l": [1], "nan": float("nan"), 5: 5}

@@ -330,6 +330,26 @@ async def test_what_a_plain_function_returns_or_raises() -> None:
         assert said(await ended(plain(error))) == ("tool_error", "fatal", True, "broken")
 
 
+async def test_an_awaitable_that_an_async_function_returns_is_awaited() -> None:
+    """A forgotten `await` gives its value, or its error, and not the name of an object in memory."""
+
+    async def later(words: str) -> str:
+        if words == "broken":
+            raise ValueError(words)
+        return words
+
+    def work(words: str) -> Any:
+        @tool(name="work")
+        async def work() -> Any:
+            """Forget to await."""
+            return later(words)
+
+        return work
+
+    assert said(await ended(work("later"))) == (None, "completed", False, "later")
+    assert said(await ended(work("broken"))) == ("tool_error", "fatal", True, "broken")
+
+
 @pytest.mark.parametrize("eager", [False, True])
 async def test_plain_functions_have_threads_of_their_own(eager: bool) -> None:
     """They run although the application uses up all threads of the event loop, up to 40 of a batch at once: also if some

@@ -41,6 +41,11 @@ def test_the_guide_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
         "completed Here I am.",
         "user What did I ask?",
         "assistant You asked for a sum.",
+        "user: 2 + 3?",
+        "add: done",
+        "text: The sum is 5.",
+        "user: What did I ask?",
+        "text: You asked for a sum.",
         "['Tool call denied: asking for approval failed.']",
         "{'path': 'notes/tod'}",
     ]

@@ -539,6 +539,9 @@ async def test_the_tree_is_limited() -> None:
         ({"max_descendants": 0}, ToolDefinitionError),
         ({"abort": AbortSignal()}, TypeError),
         ({"no_such_field": 1}, TypeError),
+        ({"tools": [print]}, TypeError),
+        ({"tools": tool(len, parameters={"type": "object"})}, TypeError),
+        ({"system_prompt": ["Be brief."]}, TypeError),
     ],
 )
 async def test_what_cannot_be_a_subagent(options: dict[str, Any], error: type[Exception]) -> None:

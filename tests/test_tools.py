@@ -281,6 +281,7 @@ def test_what_cannot_be_a_tool(function: Any, error: str) -> None:
         ({"execute": 5}, "t: execute: expected a function, got int"),
         ({"execute": lambda: None}, "expected a function of \\(arguments, ctx\\)"),
         ({"timeout": 0}, "timeout: expected seconds above 0"),
+        ({"timeout": "5"}, "t: timeout: expected seconds above 0 or None, got '5'"),
         ({"replay": "always"}, "replay: expected 'never' or 'safe'"),
     ],
 )
@@ -303,6 +304,13 @@ def test_what_is_no_function(given: Any, error: str) -> None:
     """`@tool("name")` and a tool made twice are told what to write, not what their signature is."""
     with pytest.raises(ToolDefinitionError, match=f"^{re.escape(error)}$"):
         tool(given)
+
+
+@pytest.mark.parametrize("name", [3, ""])
+def test_what_is_no_name(name: Any) -> None:
+    """It is called by what it is: there is no name to call it by."""
+    with pytest.raises(ToolDefinitionError, match=f"^name: expected a text that is not empty, got {name!r}$"):
+        tool(name=name)(lambda: None)
 
 
 # ---------------------------------------------------------------- what is made of arguments

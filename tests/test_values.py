@@ -196,6 +196,8 @@ def test_text_is_made_valid() -> None:
     for value in (b"abc", bytearray(b"abc"), None, 7):
         with pytest.raises(TypeError, match=f"expected text, got {type(value).__name__}"):
             valid_text(value)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"expected text, got dict; json\.dumps\(…\) makes JSON text of it$"):
+        valid_text({"a": 1})  # type: ignore[arg-type]  # as the arguments of a call
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,8 @@ def resolve(name: str, base_url: str | None = None, api_key: str | None = None, 
     Raises `ValueError`, naming what is missing, for an unknown provider without an address, a missing key or variable;
     `MissingExtra` without the SDK.
     """
+    if not isinstance(name, str):  # a variable of the environment that is not set, say
+        raise TypeError(f"model: expected offline, local or PROVIDER:MODEL, got {name!r}")
     if name in IN_PROCESS:
         if base_url is not None:
             raise ValueError(f"base_url: expected with the model of a provider, got it with {name!r}")

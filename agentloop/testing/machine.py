@@ -18,8 +18,14 @@ from typing import Any, ClassVar
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from agentloop.errors import MissingExtra
+
+try:
+    from hypothesis import strategies as st
+    from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+except ImportError as error:
+    raise MissingExtra("hypothesis", "testing") from error
 
 from agentloop.abort import AbortSignal
 from agentloop.config import Config, Decision

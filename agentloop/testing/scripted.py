@@ -111,6 +111,8 @@ def call(
 
     `id` None gets `call_1`, `call_2`, … as the model plays it; "" is a call that really comes without one.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"call: expected the name of a tool, got {type(name).__name__}")
     if pieces is None:
         whole = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
         pieces = (whole,)
@@ -222,7 +224,8 @@ class ScriptedModel:
         elif isinstance(step, Iterable) and not isinstance(step, bytes | Mapping):
             return iter(step)
         else:
-            raise TypeError(f"script: expected a step (see agentloop.testing.scripted), got {type(step).__name__}")
+            expected = "script: expected a step (help(agentloop.testing.scripted) lists them)"
+            raise ModelError("invalid_input", f"{expected}, got {type(step).__name__}")  # which no retry repeats
         return iter(())
 
     def _call_chunks(self, step: ScriptedCall) -> list[ModelChunk]:

@@ -72,6 +72,12 @@ def test_unknown_names_list_the_known(name: str) -> None:
         resolve(name)
 
 
+def test_no_name_is_said_in_the_same_words() -> None:
+    """As from a variable of the environment that is not set."""
+    with pytest.raises(TypeError, match=r"^model: expected offline, local or PROVIDER:MODEL, got None$"):
+        resolve(None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("provider", [name for name, line in PROVIDERS.items() if line.key])
 def test_a_missing_key_names_its_variable(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says which variable to set."""

@@ -193,9 +193,16 @@ async def test_past_the_end_may_be_an_empty_stop() -> None:
 
 
 async def test_a_wrong_step_says_what_it_is() -> None:
-    """Something that is no step is named in the error."""
-    with pytest.raises(TypeError, match=r"expected a step .*, got int"):
+    """Something that is no step is named in the error, which no retry repeats: the next reply would hide it."""
+    with pytest.raises(ModelError, match=r"expected a step .*, got int") as caught:
         await play(ScriptedModel([[1]]))
+    assert (caught.value.code, caught.value.retryable) == ("invalid_input", False)
+
+
+def test_a_call_is_of_a_name() -> None:
+    """The tool itself in its place is refused where it is written."""
+    with pytest.raises(TypeError, match=r"^call: expected the name of a tool, got function$"):
+        call(test_a_call_is_of_a_name, {})  # type: ignore[arg-type]
 
 
 def test_a_text_is_no_script() -> None:

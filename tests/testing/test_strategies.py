@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, get_args
@@ -13,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from agentloop._values import freeze_json
-from agentloop.errors import FinishReason, ModelError, StopReason
+from agentloop.errors import FinishReason, MissingExtra, ModelError, StopReason
 from agentloop.events import (
     Abort,
     AgentEnd,
@@ -382,3 +384,13 @@ async def test_a_script_can_be_played() -> None:
                 assert error is reply[-1]  # noqa: PT017
             whole = [step for step in reply if not isinstance(step, BaseException) and step is not CUT]
             assert played == whole
+
+
+@pytest.mark.parametrize("name", ["agentloop.testing.strategies", "agentloop.testing.machine"])
+def test_without_the_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without hypothesis the import's error names the extra."""
+    for module in ("hypothesis", "hypothesis.stateful"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(MissingExtra, match=r"pip install 'agentloop\[testing\]'"):
+        importlib.import_module(name)

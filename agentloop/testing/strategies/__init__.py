@@ -12,9 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import strategies as st
+from agentloop.errors import MissingExtra, StopReason
 
-from agentloop.errors import StopReason
+try:
+    from hypothesis import strategies as st
+except ImportError as error:
+    raise MissingExtra("hypothesis", "testing") from error
+
 from agentloop.events import Event, Foreign
 from agentloop.testing.strategies._replies import ReplyMaker
 from agentloop.testing.strategies._runs import RunMaker
