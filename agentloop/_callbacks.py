@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentloop._values import is_kind
 from agentloop.tools import error_text
 
 
@@ -55,8 +56,8 @@ def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExi
     errors = [error]
     while errors:
         error = errors.pop()
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+        if is_kind(error, KeyboardInterrupt) or is_kind(error, SystemExit):
             return error
-        if isinstance(error, BaseExceptionGroup):
+        if is_kind(error, BaseExceptionGroup):
             errors += reversed(error.exceptions)
     return None

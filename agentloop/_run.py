@@ -21,7 +21,7 @@ from agentloop._callbacks import CallbackFailed, Closed, Stopped, looked_at, ord
 from agentloop._decide import Outcomes, Stop
 from agentloop._host import Host, Job, Waiter, cut_closing
 from agentloop._timers import Timers
-from agentloop._values import valid_text
+from agentloop._values import is_kind, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context
@@ -414,8 +414,8 @@ class Core:
             pass
         except BaseException as error:
             self.close()
-            if isinstance(error, Exception | KeyboardInterrupt | SystemExit):  # else: the event loop ends us
-                self.error = error
+            if not (is_kind(error, GeneratorExit) or is_kind(error, anyio.get_cancelled_exc_class())):
+                self.error = error  # else: the event loop ends us
         finally:
             self.signal.abort("the run is over")
             self.timers.stop()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard, TypeVar
+
+T = TypeVar("T")
 
 
 def as_tuple(items: Iterable[Any]) -> tuple[Any, ...]:
@@ -15,6 +17,11 @@ def as_tuple(items: Iterable[Any]) -> tuple[Any, ...]:
 def class_name(kind: type) -> str:
     """A class as people write it: with its module, unless it is built in."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_kind(value: object, kind: type[T]) -> TypeGuard[T]:
+    """`isinstance` by the real class alone: what is foreign, an exception too, may fail to say what it is."""
+    return issubclass(type(value), kind)
 
 
 def tuple_of(kind: type, where: str, items: Any) -> tuple[Any, ...]:

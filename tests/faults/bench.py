@@ -73,6 +73,32 @@ class HostileError(Exception):
         raise Bad("asked for its status")
 
 
+class UnprintableError(Exception):
+    """An exception whose words fail worse than it."""
+
+    def __str__(self) -> str:
+        raise Worse("printed")
+
+    __repr__ = __str__
+
+
+class NamelessError(Exception):
+    """An exception that fails to say what it is."""
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[misc]
+        raise Bad("asked for its class")
+
+
+class Unprintable:
+    """An object whose words fail worse than an exception should."""
+
+    def __str__(self) -> str:
+        raise Worse("printed")
+
+    __repr__ = __str__
+
+
 class Proxy:
     """A lazy proxy whose object cannot be had: it fails to say what it is."""
 
@@ -121,6 +147,7 @@ NONSENSE: dict[str, Any] = {
     "an object": object,
     "a hostile object": Hostile,
     "a proxy of nothing": Proxy,
+    "an unprintable object": Unprintable,
     "a list of proxies of nothing": lambda: [Proxy()],
     "a hook's proxy of nothing": lambda: HookAnswer(Proxy(), Proxy(), Proxy(), Proxy()),  # type: ignore[arg-type]
     "a hook's hostile decision": lambda: HookAnswer(Hostile()),  # type: ignore[arg-type]
@@ -152,6 +179,7 @@ RAISED: dict[str, Any] = {
     "RecursionError": RecursionError,
     "MemoryError": MemoryError,
     "a hostile error": HostileError,
+    "an unprintable error": UnprintableError,
     "ModelError": lambda: ModelError("network", "raised"),
 }
 

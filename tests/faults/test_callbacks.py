@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from agentloop import Config, Context, ToolExecutionEnd, agent_loop, tool
 from agentloop.testing import ScriptedModel, call, collect
 
-from .bench import NONSENSE, RAISED, Bad, Plain, Proxy, nothing_left, outcome
+from .bench import NONSENSE, RAISED, Bad, NamelessError, Plain, Proxy, nothing_left, outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -101,6 +102,36 @@ async def test_a_wait_for_steering_that_fails_to_say_its_name_is_a_failed_callba
         events = await collect(agent_loop(["go"], Context(tools=[wait]), config))
     assert outcome(events) == FAILED
     assert [event.error_code for event in events if isinstance(event, ToolExecutionEnd)] == ["aborted"]
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+async def test_an_error_that_fails_to_say_its_class_is_a_failure_like_others(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It becomes an event, and ends no event loop: what is raised is told by its real class, not by what it says of itself."""
+    monkeypatch.setattr(logging.getLogger("agentloop"), "disabled", True)  # `logging` itself cannot print it
+
+    def callback(*args: Any) -> Any:
+        raise NamelessError
+
+    async with nothing_left():
+        plain = Plain()
+        plain.replaced[name] = callback
+        await plain.play()
+        assert name in plain.called
+
+
+async def test_an_order_to_leave_in_a_group_leaves_out_of_a_thread_too() -> None:
+    """As out of a tool that is awaited: `KeyboardInterrupt` and `SystemExit` are no error results."""
+
+    @tool
+    def work() -> str:
+        """Work."""
+        raise BaseExceptionGroup("group", [Bad("one"), SystemExit(3)])
+
+    config = Config(model=ScriptedModel([[call("work")]]))
+    with anyio.fail_after(20), pytest.raises(SystemExit, match="3"):
+        await collect(agent_loop(["go"], Context(tools=[work]), config))
 
 
 @pytest.mark.parametrize("name", CALLBACKS)
