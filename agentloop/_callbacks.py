@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentloop._values import is_kind
+from agentloop._values import is_kind, plain_text
 from agentloop.tools import error_text
 
 
@@ -41,6 +41,12 @@ def raised(error: BaseException) -> str:
     """What was raised, with its class: the words alone may be no more than a key."""
     kind, text = type(error).__name__, error_text(error)
     return f"raised {kind}" if text == kind else f"raised {kind}: {text}"
+
+
+def shown(answer: Any) -> str:
+    """A wrong answer in words: a text as it is, of anything else the class."""
+    said = plain_text(answer)
+    return type(answer).__name__ if said is None else repr(said)
 
 
 def looked_at(value: Any) -> Any:

@@ -60,6 +60,28 @@ class Hostile:
         raise Bad("iterated")
 
 
+class HostileText(str):
+    """A text every look at which fails."""
+
+    def __eq__(self, other: object) -> bool:
+        raise Bad("compared")
+
+    def __hash__(self) -> int:
+        raise Bad("hashed")
+
+    def __len__(self) -> int:
+        raise Bad("asked for its length")
+
+    def __str__(self) -> str:
+        raise Bad("printed")
+
+    __repr__ = __str__
+
+    def isascii(self) -> bool:
+        """Whether it is ASCII alone."""
+        raise Bad("asked for its characters")
+
+
 class HostileError(Exception):
     """An exception every look at which fails."""
 
@@ -146,6 +168,8 @@ NONSENSE: dict[str, Any] = {
     "bytes": lambda: b"bytes",
     "an object": object,
     "a hostile object": Hostile,
+    "a hostile text": lambda: HostileText("allow"),
+    "a hook's hostile texts": lambda: HookAnswer(HostileText("deny"), HostileText("why"), HostileText("more")),  # type: ignore[arg-type]
     "a proxy of nothing": Proxy,
     "an unprintable object": Unprintable,
     "a list of proxies of nothing": lambda: [Proxy()],

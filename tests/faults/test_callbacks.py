@@ -11,10 +11,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from agentloop import Config, Context, ToolExecutionEnd, agent_loop, tool
+from agentloop import Block, Config, Context, ToolExecutionEnd, agent_loop, tool
 from agentloop.testing import ScriptedModel, call, collect
 
-from .bench import NONSENSE, RAISED, Bad, NamelessError, Plain, Proxy, nothing_left, outcome
+from .bench import NONSENSE, RAISED, Bad, HostileText, NamelessError, Plain, Proxy, nothing_left, outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -54,6 +54,29 @@ async def test_nonsense_is_borne(name: str, anyio_backend: Any) -> None:
             plain.replaced[name] = lambda *args, kind=kind: NONSENSE[kind]()
             await plain.play()
             assert name in plain.called, kind
+
+
+async def test_a_word_of_a_class_of_its_own_is_that_word() -> None:
+    """What is hostile about such a text is left out, wherever it is compared."""
+    given: dict[str, Any] = {
+        "approve": lambda request: HostileText("deny"),
+        "finish_turn": lambda end: HostileText("end"),
+        "new_id": lambda: HostileText("mine"),
+        "before_tool_call": lambda call: None if call.id == "mine" else Block(HostileText("why")),
+    }
+    calls = [call("work", id=""), call("work", id="other")]
+    events = await Plain().play(model=ScriptedModel([calls]), hooks=[], **given)
+    ends = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    assert [(end.tool_call_id, end.error_code) for end in ends] == [("mine", "denied"), ("other", "blocked")]
+    assert ends[1].result.text == "why"
+    assert outcome(events) == ("completed", None)
+
+
+@pytest.mark.parametrize("made", [Proxy, lambda: None, lambda: 5])
+async def test_a_maker_of_ids_that_gives_none_is_done_without(made: Any) -> None:
+    """Whatever it gives in the place of a text; the call is named by the kernel, and runs."""
+    events = await Plain().play(new_id=made, model=ScriptedModel([[call("work", id="")]], past_end="stop"))
+    assert [event.tool_call_id for event in events if isinstance(event, ToolExecutionEnd)] == ["call"]
 
 
 FAILED = ("fatal", "callback_failed")
