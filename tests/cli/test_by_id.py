@@ -93,7 +93,7 @@ def test_what_is_neither(name: str, folder: Path, capsys: Captured) -> None:
         assert "\x1b" not in err
 
 
-@pytest.mark.parametrize("name", ["check", "replay", "diff"])
+@pytest.mark.parametrize("name", ["check", "replay", "diff", "resume"])
 def test_why_a_name_is_no_file(name: str, folder: Path, capsys: Captured) -> None:
     """What stands there in a file's place is said: a folder, a pipe, nothing."""
     file = str(recorded(capsys, "s1"))
