@@ -22,6 +22,7 @@ from agentloop._callbacks import CallbackFailed, Stopped, looked_at
 from agentloop._frozen import frozen
 from agentloop._host import Job, close_shielded, was_cancelled
 from agentloop._run import Core
+from agentloop._values import is_kind
 from agentloop.convert import default_convert, make_legal
 from agentloop.errors import ModelError, StopReason, code_for_status
 from agentloop.events import Event, RequestBegin, RequestEnd, TokenUsage, ToolListReady
@@ -30,9 +31,6 @@ from agentloop.model import ModelRequest
 from agentloop.tools import error_text
 
 log = logging.getLogger("agentloop")
-
-_TRAILING = 256
-"""Chunks behind a reply's `Finish` that are read in the hope that the stream ends: usage comes there."""
 
 
 @frozen
@@ -246,9 +244,6 @@ class _Reading:
                         await self._room()
                     if core.look():  # somebody may have aborted meanwhile: nothing more is read
                         break
-                    if self.assembler.trailing >= _TRAILING:
-                        log.warning("the model's stream does not end after its Finish; it is closed")
-                        break
         finally:
             close = getattr(stream, "aclose", None)
             ended = type(stream) is AsyncGeneratorType and stream.ag_frame is None  # its end has closed it
@@ -289,17 +284,17 @@ async def _open(request: ModelRequest) -> Any:
 
 def classify(error: BaseException) -> _Failure:
     """Say what a failure of the model is: its own word, else a status, a time-out, bad data; else `network`."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+    while is_kind(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    if isinstance(error, ModelError):
+    if is_kind(error, ModelError):
         status: StopReason = "retryable" if error.retryable else "fatal"
         return _Failure(status, error.code, error.message, error.retry_after, error)
     http_status = _status(error)
     if http_status is not None and http_status >= 400:
         code = code_for_status(http_status)
-    elif isinstance(error, TimeoutError):
+    elif is_kind(error, TimeoutError):
         code = "timeout"
-    elif isinstance(error, json.JSONDecodeError | UnicodeError):
+    elif is_kind(error, json.JSONDecodeError) or is_kind(error, UnicodeError):
         code = "malformed"
     else:
         code = "network"
@@ -343,7 +338,7 @@ def _end(core: Core, attempt: int, assembler: Assembler, failure: _Failure | Non
 def _traceback(error: BaseException) -> BaseException | None:
     """What an error's log record shows of it. A `ModelError` says in its words what a provider refused; its traceback, of an
     SDK as a rule, is for those who look for it."""
-    return None if isinstance(error, ModelError) and not log.isEnabledFor(logging.DEBUG) else error
+    return None if is_kind(error, ModelError) and not log.isEnabledFor(logging.DEBUG) else error
 
 
 def _keep(core: Core, reply: AssistantMessage) -> None:

@@ -76,6 +76,8 @@ _DELTAS: dict[type, type] = {Text: TextDelta, Thinking: ThinkingDelta, ToolCall:
 _PIECES: dict[type, str] = {
     Text: "TextChunk.text", Thinking: "ThinkingChunk.thinking", ToolCall: "ToolCallChunk.arguments",
 }  # fmt: skip
+_TRAILING = 256
+"""Chunks behind a reply's `Finish` that are read in the hope that the stream ends: usage comes there."""
 
 
 class Assembler:
@@ -96,10 +98,10 @@ class Assembler:
         "_header",
         "_index",
         "_open",
+        "_trailing",
         "_waiting",
         "finish_reason",
         "partial",
-        "trailing",
         "usage",
     )
 
@@ -122,8 +124,7 @@ class Assembler:
         """Why the reply ended; None while no `Finish` was read."""
         self.usage: Usage | None = None
         """The last usage that was reported."""
-        self.trailing = 0
-        """Chunks that came after the reply's `Finish`."""
+        self._trailing = 0  # chunks that came after the reply's `Finish`
         self._fidelity: Any = None
         self._index = 0
         self._open: _Block | None = None
@@ -135,12 +136,14 @@ class Assembler:
         self._header = attrs.evolve(self._header, provider=provider, model=model)
 
     def feed(self, chunk: Any) -> None:
-        """Take one chunk. Raises `ModelError` (`malformed`) for what makes no sense."""
+        """Take one chunk. Raises `ModelError` (`malformed`) for what makes no sense, and when no end comes."""
         handler = _HANDLERS.get(type(chunk)) or _handler(chunk)
         if self.finish_reason is None:
             handler(self, chunk)
             return
-        self.trailing += 1
+        self._trailing += 1
+        if self._trailing > _TRAILING:
+            raise ModelError("malformed", "the stream does not end after its Finish")
         if handler is Assembler._usage:
             handler(self, chunk)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentloop._values import is_kind, plain_text
 from agentloop.tools import error_text
 
 
@@ -42,6 +43,12 @@ def raised(error: BaseException) -> str:
     return f"raised {kind}" if text == kind else f"raised {kind}: {text}"
 
 
+def shown(answer: Any) -> str:
+    """A wrong answer in words: a text as it is, of anything else the class."""
+    said = plain_text(answer)
+    return type(answer).__name__ if said is None else repr(said)
+
+
 def looked_at(value: Any) -> Any:
     """The value, if it can say what it is: a lazy proxy whose object cannot be had raises wherever that is asked."""
     isinstance(value, type)
@@ -55,8 +62,8 @@ def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExi
     errors = [error]
     while errors:
         error = errors.pop()
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+        if is_kind(error, KeyboardInterrupt) or is_kind(error, SystemExit):
             return error
-        if isinstance(error, BaseExceptionGroup):
+        if is_kind(error, BaseExceptionGroup):
             errors += reversed(error.exceptions)
     return None

@@ -10,13 +10,14 @@ import attrs
 
 from agentloop import _decide as steps
 from agentloop._ask import ask
-from agentloop._callbacks import CallbackFailed, Closed, Stopped, named
+from agentloop._callbacks import CallbackFailed, Closed, Stopped, named, shown
 from agentloop._decide import Limits, Stop, decide
 from agentloop._eager import Ahead, EagerBatch, ask_eagerly, is_eager
 from agentloop._execute import Batch
 from agentloop._hooks import hook_answer, hook_event
 from agentloop._run import Core
 from agentloop._toolset import Toolset
+from agentloop._values import plain_text
 from agentloop.config import CompactionState, Config, HookAnswer
 from agentloop.context import agent_messages
 from agentloop.convert import LegalHistory
@@ -232,12 +233,13 @@ class Driver:
         core = self.core
         assert core.config.finish_turn is not None
         verdict = await self._call("finish_turn", core.config.finish_turn, self.turn_end)
-        if isinstance(verdict, str) and verdict in ("end", "ask"):
-            core.outcomes.verdict = verdict  # type: ignore[assignment]
+        said = plain_text(verdict)
+        if said in ("end", "ask"):
+            core.outcomes.verdict = said  # type: ignore[assignment]
             return
         core.outcomes.verdict = "none"
         if verdict is not None:
-            core.fail(TypeError(f"expected None, 'end' or 'ask', got {_shown(verdict)}"), "finish_turn")
+            core.fail(TypeError(f"expected None, 'end' or 'ask', got {shown(verdict)}"), "finish_turn")
 
     async def _user_prompt_hooks(self, message: AgentMessage) -> None:
         core = self.core
@@ -287,10 +289,11 @@ class Driver:
             return
         view = CompactionState(state.context_tokens, state.context_turns, step.at_end, core.history.messages)
         due = await self._call("the compaction's due", compaction.due, view)
-        if due is None or (isinstance(due, str) and due in ("context", "turns", "manual")):
-            core.outcomes.due = due  # type: ignore[assignment]
+        said = plain_text(due)
+        if due is None or said in ("context", "turns", "manual"):
+            core.outcomes.due = said  # type: ignore[assignment]
         else:
-            error = f"expected None, 'context', 'turns' or 'manual', got {_shown(due)}"
+            error = f"expected None, 'context', 'turns' or 'manual', got {shown(due)}"
             core.fail(TypeError(error), "the compaction's due")
 
     async def _open_compaction(self, step: steps.OpenCompaction) -> None:
@@ -335,6 +338,8 @@ class Driver:
         """What a method of the compaction gave; None when it gave nothing, or failed."""
         what = f"the compaction's {name}"
         value = await self._call(what, getattr(self.core.config.compaction, name), *args)
+        if isinstance(value, str):
+            value = plain_text(value)
         if value is None or isinstance(value, kind):
             return value
         error = TypeError(f"expected a {kind.__name__}, got {type(value).__name__}")
@@ -378,7 +383,3 @@ _PERFORM: dict[type, Callable[[Driver, Any], Awaitable[None]]] = {
     steps.CloseCompaction: Driver._close_compaction,
     steps.Finish: Driver._finish,
 }
-
-
-def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else type(value).__name__

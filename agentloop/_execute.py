@@ -15,13 +15,14 @@ from typing import Any, Literal
 import anyio
 
 from agentloop._awaiting import called, close_unstarted
-from agentloop._callbacks import CallbackFailed, Stopped, looked_at
+from agentloop._callbacks import CallbackFailed, Stopped, looked_at, shown
 from agentloop._host import Job
 from agentloop._outcome import Call, Cause, Outcome, not_stopped, outcome_of, result_message, with_answer
 from agentloop._permission import verdict_on
 from agentloop._run import Core
 from agentloop._sink import Sink
 from agentloop._tool_job import run_tool
+from agentloop._values import plain_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Block
 from agentloop.errors import ABORTED_CALL_CODES, FinishReason, InvalidArguments, StopReason
@@ -189,14 +190,14 @@ class Batch:
 
     def _decide(self, call: Call, decision: Any, text: str | None = None) -> None:
         """Step 4 is over: tell, and act on it."""
-        if not isinstance(decision, str) or decision not in ("allow", "deny", "forbidden"):
-            got = repr(decision) if isinstance(decision, str) else type(decision).__name__
-            log.error("approve: expected 'allow', 'deny' or 'forbidden', got %s; the call is denied", got)
-            decision, text = "deny", _NOT_ASKED
-        self.core.emit(ApprovalDecision(decision, call.call.id, call.text))
-        if decision == "allow":
+        said = plain_text(decision)
+        if said not in ("allow", "deny", "forbidden"):
+            log.error("approve: expected 'allow', 'deny' or 'forbidden', got %s; the call is denied", shown(decision))
+            said, text = "deny", _NOT_ASKED
+        self.core.emit(ApprovalDecision(said, call.call.id, call.text))  # type: ignore[arg-type]  # one of these
+        if said == "allow":
             self._permit(call)
-        elif decision == "deny":
+        elif said == "deny":
             self._refuse(call, "denied", text or "Tool call denied by user.")
         else:
             self._refuse(call, "forbidden", "Tool call denied by policy.")

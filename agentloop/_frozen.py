@@ -14,6 +14,8 @@ without arguments.
 from __future__ import annotations
 
 import operator
+import re
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -149,7 +151,8 @@ def _repr(self: Any) -> str:
 
 
 def _get_state(self: Any) -> dict[str, Any]:
-    return {each.name: getattr(self, each.name) for each in self._fields}
+    own = getattr(self, "__dict__", {})  # of a subclass without slots
+    return {**{each.name: getattr(self, each.name) for each in self._fields}, **own}
 
 
 def _set_state(self: Any, state: dict[str, Any]) -> None:
@@ -223,7 +226,16 @@ def _compiled_init(cls: type, fields: Iterable[Any]) -> Callable[..., None]:
     init.__module__ = cls.__module__  # what `exec` leaves is None, and `help` of Python 3.13 fails on it
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     init.__annotations__ = {each.alias: _taken(each) for each in fields if each.init} | {"return": None}
+    scope.update(_meanings(cls, fields, init.__annotations__))
     return init
+
+
+def _meanings(cls: type, fields: Iterable[Any], annotations: dict[str, Any]) -> dict[str, Any]:
+    """What the words of annotations mean where they were written: `typing.get_type_hints` looks for them in the globals."""
+    words = set(re.findall(r"\w+", " ".join(map(str, annotations.values()))))
+    spaces = [getattr(each.converter, "__globals__", {}) for each in fields]
+    spaces += [vars(sys.modules[base.__module__]) for base in reversed(cls.__mro__) if base.__module__ in sys.modules]
+    return {word: space[word] for space in spaces for word in words & space.keys()}
 
 
 def _taken(of: Any) -> Any:

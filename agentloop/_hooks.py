@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from agentloop._callbacks import CallbackFailed, order_to_leave
-from agentloop._values import MAX_INTEGER_BITS, valid_text
+from agentloop._values import MAX_INTEGER_BITS, plain_text, valid_text
 from agentloop.config import HookAnswer
 from agentloop.events import Hook
 
@@ -25,11 +25,13 @@ def hook_answer(value: Any) -> HookAnswer | None:
         raise CallbackFailed(TypeError(f"expected a HookAnswer or None, got {type(value).__name__}"))
     for field in ("reason", "message"):
         text = getattr(value, field)
-        if text is not None and not issubclass(type(text), str):  # it may fail to say its class
+        if text is not None and plain_text(text) is None:
             raise CallbackFailed(TypeError(f"{field}: expected a text or None, got {type(text).__name__}"))
-    if value.decision is not None and not issubclass(type(value.decision), str):
-        no_word: Any = f"({type(value.decision).__name__})"
-        value = attrs.evolve(value, decision=no_word)  # here, since it may fail wherever it is compared
+    texts: dict[str, Any] = {field: plain_text(getattr(value, field)) for field in ("decision", "reason", "message")}
+    if value.decision is not None and texts["decision"] is None:
+        texts["decision"] = f"({type(value.decision).__name__})"  # no word of any hook
+    if any(getattr(value, field) is not text for field, text in texts.items()):
+        value = attrs.evolve(value, **texts)  # here, since they may fail wherever they are compared
     said = any(field is not None for field in (value.decision, value.reason, value.message, value.output))
     return value if said else None
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any, Literal, TypeAlias
 
-from agentloop._callbacks import CallbackFailed
+from agentloop._callbacks import CallbackFailed, shown
 from agentloop._hooks import hook_answer, hook_event
 from agentloop._outcome import Call
 from agentloop._run import Core
-from agentloop._values import thaw_json
+from agentloop._values import plain_text, thaw_json
 from agentloop.config import HookAnswer
 from agentloop.events import Hook
 from agentloop.tools import ToolInvocation
@@ -75,8 +75,8 @@ async def _policy(core: Core, call: Call) -> Verdict | None:
 
 
 def _known(verdict: Any) -> Verdict:
-    if isinstance(verdict, str) and verdict in ("allow", "deny", "forbidden"):
-        return verdict  # type: ignore[return-value]  # one of these
-    got = repr(verdict) if isinstance(verdict, str) else type(verdict).__name__
-    log.error("policy: expected None, 'allow', 'deny' or 'forbidden', got %s; the call is forbidden", got)
+    said = plain_text(verdict)
+    if said in ("allow", "deny", "forbidden"):
+        return said  # type: ignore[return-value]  # one of these
+    log.error("policy: expected None, 'allow', 'deny' or 'forbidden', got %s; the call is forbidden", shown(verdict))
     return "forbidden"

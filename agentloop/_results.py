@@ -48,7 +48,9 @@ def as_result(value: Any) -> ToolResult:
         return ToolResult(value)
     try:
         return _from_value(value)
-    except Exception:  # a foreign object may fail in any way when it is looked at
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # a foreign object may fail in any way when it is looked at
         return ToolResult(object_text(value))
 
 
@@ -143,7 +145,9 @@ def object_text(value: Any) -> str:
     """The `str()` of any object; its class name where that is blank or fails."""
     try:
         text = valid_text(str.__str__(str(value)))
-    except Exception:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:
         text = ""
     return text if text.strip() else type(value).__name__
 

@@ -21,7 +21,7 @@ from agentloop._callbacks import CallbackFailed, Closed, Stopped, looked_at, ord
 from agentloop._decide import Outcomes, Stop
 from agentloop._host import Host, Job, Waiter, cut_closing
 from agentloop._timers import Timers
-from agentloop._values import valid_text
+from agentloop._values import is_kind, plain_text, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context
@@ -273,11 +273,11 @@ class Core:
         """One that `new_id` makes. A maker that repeats itself, makes none or fails must not hang the run or end it."""
         for _ in range(8):
             try:
-                made = self.guard(self.config.new_id)
+                made = plain_text(self.guard(self.config.new_id))
             except CallbackFailed as error:
                 log.error("new_id failed; a call without an id is named by the kernel", exc_info=error.error)
                 break
-            if isinstance(made, str) and made and made not in self.claimed:
+            if made and made not in self.claimed:
                 return valid_text(made)
         return "call"
 
@@ -414,8 +414,8 @@ class Core:
             pass
         except BaseException as error:
             self.close()
-            if isinstance(error, Exception | KeyboardInterrupt | SystemExit):  # else: the event loop ends us
-                self.error = error
+            if not (is_kind(error, GeneratorExit) or is_kind(error, anyio.get_cancelled_exc_class())):
+                self.error = error  # else: the event loop ends us
         finally:
             self.signal.abort("the run is over")
             self.timers.stop()

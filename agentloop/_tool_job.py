@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 
+from agentloop._callbacks import order_to_leave
 from agentloop._host import Job, in_thread
 from agentloop._outcome import Call, Raised
 from agentloop.config import Config
@@ -26,8 +27,9 @@ async def run_tool(call: Call, job: Job, config: Config, threads: Callable[[], a
         return await sink.stream(run(), job)
     outcome = await in_thread(lambda: _caught(run), threads())
     if isinstance(outcome, Raised):
-        if isinstance(outcome.error, KeyboardInterrupt | SystemExit):
-            raise outcome.error
+        order = order_to_leave(outcome.error)
+        if order is not None:
+            raise order
         return outcome
     (value,) = outcome
     return await value if hasattr(type(value), "__await__") else value

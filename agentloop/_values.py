@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard, TypeVar
+
+T = TypeVar("T")
 
 
 def as_tuple(items: Iterable[Any]) -> tuple[Any, ...]:
@@ -15,6 +17,16 @@ def as_tuple(items: Iterable[Any]) -> tuple[Any, ...]:
 def class_name(kind: type) -> str:
     """A class as people write it: with its module, unless it is built in."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_kind(value: object, kind: type[T]) -> TypeGuard[T]:
+    """`isinstance` by the real class alone: what is foreign, an exception too, may fail to say what it is."""
+    return issubclass(type(value), kind)
+
+
+def plain_text(value: object) -> str | None:
+    """A text without the class of its own that it may have, which may fail in any of its methods; None: it is no text."""
+    return str.__str__(value) if is_kind(value, str) else None
 
 
 def tuple_of(kind: type, where: str, items: Any) -> tuple[Any, ...]:
@@ -153,12 +165,15 @@ def _hint_for(value: object) -> str:
 
 
 def valid_text(text: str) -> str:
-    """The text as valid Unicode: split surrogate pairs joined, lone halves replaced by U+FFFD; unchanged text is itself.
+    """The text as valid Unicode: split surrogate pairs joined, lone halves replaced by U+FFFD; unchanged text is itself, and
+    that of a class of its own a plain one.
 
     Raises `TypeError` for what is no text.
     """
-    if not isinstance(text, str):
-        raise TypeError(f"expected text, got {type(text).__name__}{_hint_for(text)}")
+    if type(text) is not str:
+        if not isinstance(text, str):
+            raise TypeError(f"expected text, got {type(text).__name__}{_hint_for(text)}")
+        text = str.__str__(text) if is_kind(text, str) else str(text)  # the other is a proxy
     if text.isascii():
         return text
     try:

@@ -280,14 +280,10 @@ def test_the_id_and_the_name_of_a_whole_call_are_made_valid() -> None:
 
 
 def test_after_the_finish_only_usage_is_read(caplog: pytest.LogCaptureFixture) -> None:
-    """All else is dropped with a warning; the last usage counts; the reply keeps its reason and fidelity.
-
-    How many chunks came is counted: who reads them may have enough."""
+    """All else is dropped with a warning; the last usage counts; the reply keeps its reason and fidelity."""
     bench = Bench()
     assert bench.told(UsageChunk(Usage()), "a", Finish("length", {"x": 1})) == [*TEXT, "TextEnd 0 completed"]
-    assert bench.assembler.trailing == 0
     assert bench.told("b", Finish("stop"), call(id="i", name="f"), UsageChunk(USAGE)) == []
-    assert bench.assembler.trailing == 4
     dropped = [record.message for record in caplog.records]
     assert dropped == [
         f"dropped a {kind} that came after the model's Finish" for kind in ("str", "Finish", "ToolCallChunk")
@@ -297,6 +293,16 @@ def test_after_the_finish_only_usage_is_read(caplog: pytest.LogCaptureFixture) -
     expected = AssistantMessage((Text("a"),), "completed", "length", USAGE, "local", "m", fidelity={"x": 1})
     assert message == expected
     assert bench.messages == [MessageStart(HEADER), MessageEnd(expected)]
+
+
+def test_a_reply_that_does_not_end_after_its_finish_is_malformed() -> None:
+    """256 chunks may come there, of whatever kind; the reply is what it was all the same."""
+    bench = Bench()
+    bench.told("a", Finish("stop"), *[UsageChunk(USAGE)] * 128, *["b"] * 128)
+    with pytest.raises(ModelError, match="the stream does not end after its Finish"):
+        bench.assembler.feed(UsageChunk(Usage()))
+    bench.closed("completed")
+    assert (bench.content, bench.assembler.usage) == ((Text("a"),), USAGE)
 
 
 def test_a_reply_without_content_is_none() -> None:

@@ -229,25 +229,28 @@ async def test_a_failure_after_the_finish_is_logged_and_changes_nothing(caplog: 
     assert (record.levelname, record.exc_info[1]) == ("WARNING", error)
 
 
+@pytest.mark.parametrize("run_ahead", [1, 64, 1_000_000])
 @pytest.mark.parametrize("behind", ["more", UsageChunk(Usage(1, 2, 3))])
 async def test_a_stream_that_does_not_end_after_its_finish_is_closed(
-    behind: Any, caplog: pytest.LogCaptureFixture
+    behind: Any, run_ahead: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Usage may come there; when nothing but more and more does, the reply is whole all the same."""
+    """Usage may come there; when nothing but more and more does, the reply is whole all the same, however much is read
+    ahead."""
     closed = []
 
     async def model(request: ModelRequest) -> AsyncIterator[Any]:
         try:
             yield "hi"
             yield Finish("stop")
-            while True:
+            for _ in range(1000):
                 yield behind
+            raise AssertionError("read on and on")
         finally:
             closed.append(True)
 
-    events = await played(model)
+    events = await played(model, run_ahead=run_ahead)
     assert (told(events), closed) == ([("completed", None, None)], [True])
-    assert "the model's stream does not end after its Finish; it is closed" in caplog.messages
+    assert "malformed: the stream does not end after its Finish" in caplog.text
 
 
 async def test_an_abort_after_the_finish_is_no_failure_of_the_stream(caplog: pytest.LogCaptureFixture) -> None:

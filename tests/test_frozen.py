@@ -9,6 +9,7 @@ import pydoc
 import sys
 import threading
 import weakref
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, get_type_hints
 
@@ -17,6 +18,8 @@ import pytest
 
 from agentloop._frozen import field, frozen
 from agentloop._values import as_tuple
+from agentloop.events import AgentEnd
+from agentloop.messages import Text, Usage
 
 
 @frozen
@@ -151,6 +154,19 @@ class OfAttrs(Point):
     last: str = "z"
 
 
+@attrs.frozen(slots=False)
+class WithoutSlots(Point):
+    last: str = "z"
+
+
+class ByHand(Other):
+    """A subclass that nobody made a class of values."""
+
+    def __init__(self, x: int, more: str) -> None:
+        super().__init__(x)
+        object.__setattr__(self, "more", more)
+
+
 def test_fields_by_keyword_only() -> None:
     """They are not taken by place; those behind a default may have none; an underscore is no part of a parameter's name."""
     made = Options(name="b", size=2, hidden=5)
@@ -220,7 +236,9 @@ def test_values_match_by_place() -> None:
     assert (Point.__match_args__, Options.__match_args__) == (("x", "y", "tags", "made", "double"), ())
 
 
-@pytest.mark.parametrize("value", [Point(1, 5, ("a",), [3], 9), Options(size=2), Longer(1), OfAttrs(1)])
+@pytest.mark.parametrize(
+    "value", [Point(1, 5, ("a",), [3], 9), Options(size=2), Longer(1), OfAttrs(1), WithoutSlots(1, last="a")]
+)
 def test_values_are_copied_and_pickled(value: Any) -> None:
     """A copy is equal, also in what is not compared; a weak reference lives as long as the value."""
     for again in (
@@ -234,6 +252,21 @@ def test_values_are_copied_and_pickled(value: Any) -> None:
         assert attrs.asdict(again) == attrs.asdict(value)
         assert again is not value
     assert weakref.ref(value)() is value
+
+
+def test_what_a_subclass_adds_is_pickled_and_copied_too() -> None:
+    """Also where it is written by hand, and keeps what it adds in a `__dict__`."""
+    value: Any = ByHand(1, "a")
+    for again in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value)):
+        assert (again.x, again.more) == (1, "a")
+
+
+def test_annotations_can_be_resolved() -> None:
+    """Those of `__init__` mean what they mean where they were written, a converter's in its own module."""
+    assert get_type_hints(Point.__init__)["made"] == list[int]
+    assert get_type_hints(Taken.__init__) == {"x": int, "plain": int, "tags": Iterable[Any], "return": type(None)}
+    assert get_type_hints(Text.__init__) == {"text": str, "fidelity": Mapping[str, Any] | None, "return": type(None)}
+    assert inspect.signature(AgentEnd, eval_str=True).parameters["usage"].annotation is Usage
 
 
 def test_attrs_takes_them_for_its_own() -> None:

@@ -214,7 +214,9 @@ class Object(Shape):
             return fields
         try:
             return self.make(**fields)
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
             name = getattr(self.make, "__name__", "the type")
             reason = error_text(error)[:_MAX_REASON]
             raise Refused(reading.places.get(id(value)), f"refused by {name}: {reason}") from error

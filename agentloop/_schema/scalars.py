@@ -161,7 +161,9 @@ class ParsedText(Shape):
             try:
                 self.parse(value)
                 return value
-            except Exception:  # a class of the application's own, of a path say, may raise anything
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException:  # a class of the application's own, of a path say, may raise anything
                 pass
         reading.problems.mismatch(path, self.expected, value)
         return value

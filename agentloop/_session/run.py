@@ -16,6 +16,7 @@ import anyio
 
 from agentloop._session.conversation import Conversation
 from agentloop._stepped import Stepped
+from agentloop._values import is_kind
 from agentloop.events import AgentEnd, Event
 from agentloop.omni.codec import Encoder, StreamFilter
 from agentloop.omni.recorder import Recording
@@ -102,7 +103,7 @@ class SessionRun(_Steps[Event]):
             self._settle()
             raise
         except BaseException as error:
-            if not (self._keep and isinstance(error, anyio.get_cancelled_exc_class())):
+            if not (self._keep and is_kind(error, anyio.get_cancelled_exc_class())):
                 await self._close()
             raise
         finally:

@@ -4,7 +4,7 @@ Each finding names the file, the line and the rule. A file that merely ends earl
 is a last line that was cut. An ID means all files of its session. Files of one session are read as one, since a run goes on
 in the next file after a compaction; where the first of them is missing, the grammar is checked from the next run on.
 
-Exit codes: 0 nothing was found · 1 something was · 2 a file could not be read.
+Exit codes: 0 nothing was found · 1 something was · 2 a file could not be read, or holds no record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import attrs
 
 from agentloop.cli import UsageError
-from agentloop.cli._files import FILE_OR_ID, add_traces_argument, by_session, files_of, open_file
+from agentloop.cli._files import FILE_OR_ID, add_traces_argument, by_session, check_records, files_of, open_file
 from agentloop.cli._text import counted, safe, safe_json
 from agentloop.errors import GrammarError, TraceReadError
 from agentloop.events import AgentEnd, AgentStart, ApprovalDecision, ApprovalRequest, CompactionEnd, Event
@@ -83,7 +83,8 @@ class Report:
 
 
 def check_session(paths: Sequence[str]) -> list[Report]:
-    """Check files that go on one after the other. Raises `UsageError` for one that cannot be read."""
+    """Check files that go on one after the other. Raises `UsageError` for one that cannot be read, and where all of them
+    hold no record: of the last a process may have been killed that had just made it."""
     runs = _Runs()
     reports = []
     for path in paths:
@@ -91,6 +92,8 @@ def check_session(paths: Sequence[str]) -> list[Report]:
             reports.append(_check_file(path, runs))
         except TraceReadError as error:
             raise UsageError(str(error)) from None
+    if not any(report.records or report.findings for report in reports):
+        check_records(paths[0])
     return reports
 
 

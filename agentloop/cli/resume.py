@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from agentloop.cli import UsageError
-from agentloop.cli._files import add_traces_argument, check_id, check_records, is_file
+from agentloop.cli._files import add_traces_argument, check_records, files_of, is_file
 from agentloop.cli._prompt import add_prompt_argument, read_prompt
 from agentloop.cli._quiet import add_quiet_argument
 from agentloop.cli._text import counted, one_line, safe, safe_json
@@ -72,7 +72,7 @@ def find(name: str, traces: str) -> Resumed:
         if is_file(name):
             check_records(name)
             return resume_file(name)
-        check_id(name)
+        files_of(name, traces)  # says why a name means nothing
         return resume_session(traces, name)
     except (TraceReadError, ValueError) as error:
         raise UsageError(str(error)) from None

@@ -27,7 +27,7 @@ END: Final = object()
 """What `SdkStream.next` gives at the end."""
 
 TRAILING_BOUND: Final = 5.0
-"""Longest wait in seconds for what may come behind the end of a reply (usage, the end of the stream)."""
+"""Seconds for all that may come behind the end of a reply (usage, the end of the stream)."""
 
 
 def load_sdk(package: str, extra: str) -> Any:
@@ -149,6 +149,7 @@ class SdkStream:
         stream.response.aclose = functools.partial(close_shielded, stream.response.aclose)
         self._inside: list[AsyncGenerator[Any, Any]] = []
         self._whole: Iterator[Any] | None = None
+        self._until: float | None = None
 
     @property
     def response(self) -> Any:
@@ -158,14 +159,15 @@ class SdkStream:
     async def next(self, *, ended: bool = False) -> Any:
         """The next event, `END` at the end. Raises what the SDK raises.
 
-        Once the reply has `ended`, a stream that breaks or stays open ends as well: what comes then is usage at most, and a
-        whole reply is not given up for it.
+        Once the reply has `ended`, a stream that breaks, stays open or goes on and on ends as well: what comes then is usage
+        at most, and a whole reply is not given up for it.
         """
         if self._whole is not None:
             return next(self._whole, END)
         if not ended:
             return await self._next()
-        with anyio.move_on_after(TRAILING_BOUND), contextlib.suppress(Exception):
+        self._until = self._until or anyio.current_time() + TRAILING_BOUND
+        with anyio.CancelScope(deadline=self._until), contextlib.suppress(Exception):
             return await self._next()
         return END
 

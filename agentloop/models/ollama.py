@@ -6,6 +6,8 @@ The rules of the file:
 - `fidelity` of a call is what it holds beside name and arguments (an id, its place in the batch). It goes back to the
   provider and model that made it; an id that was made up here stays here, and the result names its tool.
 - Calls come whole and text may go on behind them, so a text stays one block until the reply ends.
+- Pictures that a model makes are data of the reply. What else a message holds is kept in the reply's `fidelity`, under
+  `message`: a list of all that came under a name.
 - A reply is whole with `done`; one whose stream ends before was cut. Errors come as a line of their own.
 """
 
@@ -31,6 +33,7 @@ from agentloop.messages import (
     UserMessage,
 )
 from agentloop.model import (
+    BlockChunk,
     BlockEnd,
     Finish,
     ModelChunk,
@@ -64,6 +67,10 @@ _THINK: Mapping[str, bool | str] = {
 }
 
 _FINISH: Mapping[str, FinishReason] = {"stop": "stop", "length": "length"}
+
+_READ: Final = ("role", "content", "thinking", "tool_calls", "images")
+_PICTURES: Mapping[str, str] = {"iVBOR": "image/png", "/9j/": "image/jpeg", "R0lGO": "image/gif", "UklGR": "image/webp"}
+"""What their data begins with, in base64: the API does not say what a picture is."""
 
 
 # ---------------------------------------------------------------- the model
@@ -258,6 +265,7 @@ class EventReader:
         self._count = 0
         self._open: tuple[type[TextChunk] | type[ThinkingChunk], int] | None = None
         self._called = False
+        self._beside: dict[str, list[Any]] = {}
         self.settled = False
         """Whether the reply is whole."""
 
@@ -280,11 +288,18 @@ class EventReader:
         yield from self._piece(TextChunk, shared.text_or_none(message.get("content")))
         for call in message.get("tool_calls") or ():
             yield from self._call(call)
+        images = message.get("images") or ()
+        for data in (images,) if isinstance(images, str) else images:
+            yield BlockChunk(InlineData(data, _picture_type(data)))
+        for key, value in message.items():
+            if key not in _READ and value not in (None, "", [], {}):
+                self._beside.setdefault(key, []).append(value)
         if event.get("done") and not self.settled:
             self.settled = True
             yield UsageChunk(_usage(event))
             reason = _FINISH.get(shared.text_or_none(event.get("done_reason")) or "", "unknown")
             told = {key: value for key, value in event.items() if key != "message"}
+            told |= {"message": self._beside} if self._beside else {}
             yield Finish("tool_use" if reason == "stop" and self._called else reason, told)
 
     def _piece(self, kind: type[TextChunk] | type[ThinkingChunk], text: str | None) -> Iterator[ModelChunk]:
@@ -315,6 +330,10 @@ class EventReader:
     def _next(self) -> int:
         self._count += 1
         return self._count - 1
+
+
+def _picture_type(data: str) -> str:
+    return next((kind for start, kind in _PICTURES.items() if data.startswith(start)), "application/octet-stream")
 
 
 def _usage(sent: JsonObject) -> Usage:

@@ -93,7 +93,7 @@ def test_what_is_neither(name: str, folder: Path, capsys: Captured) -> None:
         assert "\x1b" not in err
 
 
-@pytest.mark.parametrize("name", ["check", "replay", "diff"])
+@pytest.mark.parametrize("name", ["check", "replay", "diff", "resume"])
 def test_why_a_name_is_no_file(name: str, folder: Path, capsys: Captured) -> None:
     """What stands there in a file's place is said: a folder, a pipe, nothing."""
     file = str(recorded(capsys, "s1"))
@@ -115,14 +115,26 @@ def test_why_a_name_is_no_file(name: str, folder: Path, capsys: Captured) -> Non
         assert (code, err.rstrip().endswith(words)) == (2, True), err
 
 
-@pytest.mark.parametrize("name", ["replay", "resume"])
+@pytest.mark.parametrize("name", ["check", "replay", "resume"])
 def test_a_file_without_a_record(name: str, folder: Path, capsys: Captured) -> None:
     """It is no session that holds nothing: nothing is shown of it, and the exit code says so."""
-    for text, got in (("", "an empty one"), ("hello\n", "1 line of something else")):
+    for text, got in (
+        ("", "an empty one"),
+        ("\ufeff\r\n \n", "an empty one"),
+        ('{"type":', "1 line of something else"),
+    ):
         Path("file.jsonl").write_text(text)
         code, out, err = command(capsys, name, "file.jsonl")
         assert (code, out) == (2, "")
         assert err == f"agentloop {name}: file.jsonl: expected a file of records, got {got}\n"
+
+
+def test_a_session_whose_newest_file_is_empty_is_checked(capsys: Captured) -> None:
+    """The process was killed that had just made the file: that its record ends there is no finding."""
+    path = recorded(capsys, "s1")
+    path.with_name("s1_999.jsonl").touch()
+    code, out, err = command(capsys, "check", "s1")
+    assert (code, err, out.count(": ok (")) == (0, "", 2)
 
 
 def test_links_are_no_sessions(folder: Path, capsys: Captured) -> None:

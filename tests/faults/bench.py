@@ -60,6 +60,28 @@ class Hostile:
         raise Bad("iterated")
 
 
+class HostileText(str):
+    """A text every look at which fails."""
+
+    def __eq__(self, other: object) -> bool:
+        raise Bad("compared")
+
+    def __hash__(self) -> int:
+        raise Bad("hashed")
+
+    def __len__(self) -> int:
+        raise Bad("asked for its length")
+
+    def __str__(self) -> str:
+        raise Bad("printed")
+
+    __repr__ = __str__
+
+    def isascii(self) -> bool:
+        """Whether it is ASCII alone."""
+        raise Bad("asked for its characters")
+
+
 class HostileError(Exception):
     """An exception every look at which fails."""
 
@@ -71,6 +93,32 @@ class HostileError(Exception):
     @property
     def status_code(self) -> int:
         raise Bad("asked for its status")
+
+
+class UnprintableError(Exception):
+    """An exception whose words fail worse than it."""
+
+    def __str__(self) -> str:
+        raise Worse("printed")
+
+    __repr__ = __str__
+
+
+class NamelessError(Exception):
+    """An exception that fails to say what it is."""
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[misc]
+        raise Bad("asked for its class")
+
+
+class Unprintable:
+    """An object whose words fail worse than an exception should."""
+
+    def __str__(self) -> str:
+        raise Worse("printed")
+
+    __repr__ = __str__
 
 
 class Proxy:
@@ -120,7 +168,10 @@ NONSENSE: dict[str, Any] = {
     "bytes": lambda: b"bytes",
     "an object": object,
     "a hostile object": Hostile,
+    "a hostile text": lambda: HostileText("allow"),
+    "a hook's hostile texts": lambda: HookAnswer(HostileText("deny"), HostileText("why"), HostileText("more")),  # type: ignore[arg-type]
     "a proxy of nothing": Proxy,
+    "an unprintable object": Unprintable,
     "a list of proxies of nothing": lambda: [Proxy()],
     "a hook's proxy of nothing": lambda: HookAnswer(Proxy(), Proxy(), Proxy(), Proxy()),  # type: ignore[arg-type]
     "a hook's hostile decision": lambda: HookAnswer(Hostile()),  # type: ignore[arg-type]
@@ -152,6 +203,7 @@ RAISED: dict[str, Any] = {
     "RecursionError": RecursionError,
     "MemoryError": MemoryError,
     "a hostile error": HostileError,
+    "an unprintable error": UnprintableError,
     "ModelError": lambda: ModelError("network", "raised"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -10,10 +11,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from agentloop import Config, Context, ToolExecutionEnd, agent_loop, tool
+from agentloop import Block, Config, Context, ToolExecutionEnd, agent_loop, tool
 from agentloop.testing import ScriptedModel, call, collect
 
-from .bench import NONSENSE, RAISED, Bad, Plain, Proxy, nothing_left, outcome
+from .bench import NONSENSE, RAISED, Bad, HostileText, NamelessError, Plain, Proxy, nothing_left, outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +54,29 @@ async def test_nonsense_is_borne(name: str, anyio_backend: Any) -> None:
             plain.replaced[name] = lambda *args, kind=kind: NONSENSE[kind]()
             await plain.play()
             assert name in plain.called, kind
+
+
+async def test_a_word_of_a_class_of_its_own_is_that_word() -> None:
+    """What is hostile about such a text is left out, wherever it is compared."""
+    given: dict[str, Any] = {
+        "approve": lambda request: HostileText("deny"),
+        "finish_turn": lambda end: HostileText("end"),
+        "new_id": lambda: HostileText("mine"),
+        "before_tool_call": lambda call: None if call.id == "mine" else Block(HostileText("why")),
+    }
+    calls = [call("work", id=""), call("work", id="other")]
+    events = await Plain().play(model=ScriptedModel([calls]), hooks=[], **given)
+    ends = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    assert [(end.tool_call_id, end.error_code) for end in ends] == [("mine", "denied"), ("other", "blocked")]
+    assert ends[1].result.text == "why"
+    assert outcome(events) == ("completed", None)
+
+
+@pytest.mark.parametrize("made", [Proxy, lambda: None, lambda: 5])
+async def test_a_maker_of_ids_that_gives_none_is_done_without(made: Any) -> None:
+    """Whatever it gives in the place of a text; the call is named by the kernel, and runs."""
+    events = await Plain().play(new_id=made, model=ScriptedModel([[call("work", id="")]], past_end="stop"))
+    assert [event.tool_call_id for event in events if isinstance(event, ToolExecutionEnd)] == ["call"]
 
 
 FAILED = ("fatal", "callback_failed")
@@ -101,6 +125,36 @@ async def test_a_wait_for_steering_that_fails_to_say_its_name_is_a_failed_callba
         events = await collect(agent_loop(["go"], Context(tools=[wait]), config))
     assert outcome(events) == FAILED
     assert [event.error_code for event in events if isinstance(event, ToolExecutionEnd)] == ["aborted"]
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+async def test_an_error_that_fails_to_say_its_class_is_a_failure_like_others(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It becomes an event, and ends no event loop: what is raised is told by its real class, not by what it says of itself."""
+    monkeypatch.setattr(logging.getLogger("agentloop"), "disabled", True)  # `logging` itself cannot print it
+
+    def callback(*args: Any) -> Any:
+        raise NamelessError
+
+    async with nothing_left():
+        plain = Plain()
+        plain.replaced[name] = callback
+        await plain.play()
+        assert name in plain.called
+
+
+async def test_an_order_to_leave_in_a_group_leaves_out_of_a_thread_too() -> None:
+    """As out of a tool that is awaited: `KeyboardInterrupt` and `SystemExit` are no error results."""
+
+    @tool
+    def work() -> str:
+        """Work."""
+        raise BaseExceptionGroup("group", [Bad("one"), SystemExit(3)])
+
+    config = Config(model=ScriptedModel([[call("work")]]))
+    with anyio.fail_after(20), pytest.raises(SystemExit, match="3"):
+        await collect(agent_loop(["go"], Context(tools=[work]), config))
 
 
 @pytest.mark.parametrize("name", CALLBACKS)

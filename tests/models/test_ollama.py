@@ -30,6 +30,7 @@ from agentloop.messages import (
     user,
 )
 from agentloop.model import (
+    BlockChunk,
     BlockEnd,
     Finish,
     ModelRequest,
@@ -158,6 +159,31 @@ def test_thinking_behind_text_is_a_block_of_its_own() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("data", "mime_type"),
+    [
+        ("iVBORw0KGgo=", "image/png"), ("/9j/4AAQ", "image/jpeg"), ("R0lGODlh", "image/gif"), ("UklGRgAA", "image/webp"),
+        ("AAAA", "application/octet-stream"),
+    ],
+)  # fmt: skip
+def test_pictures_of_the_model_are_kept(data: str, mime_type: str) -> None:
+    """Each is a block of data; its kind is what its first bytes say, for the API says nothing of it."""
+    chunks = read(line("a", images=[data]), line(images=data), line(images=None), done())
+    assert chunks[1:4] == [
+        BlockChunk(InlineData(data, mime_type)),
+        TextChunk("", 0),
+        BlockChunk(InlineData(data, mime_type)),
+    ]
+
+
+def test_what_has_no_word_of_ours_is_kept_with_the_reply() -> None:
+    """Whatever else a message holds (speech, say): nothing that came is lost; what is empty says nothing."""
+    lines = [line("a", audio={"data": "AAAA"}), line("b", audio={"data": "BBBB"}, mood="calm", spare=None, more=[])]
+    finish = read(*lines, done())[-1]
+    assert finish.fidelity["message"] == {"audio": [{"data": "AAAA"}, {"data": "BBBB"}], "mood": ["calm"]}
+    assert "message" not in read(line("a"), done())[-1].fidelity
+
+
 def test_arguments_that_came_as_text_stay_as_they_are() -> None:
     """Some servers that speak this API write them as OpenAI's does."""
     assert read(line(tool_calls=[call(arguments='{"a": 1}')]))[0].arguments == '{"a": 1}'
@@ -202,7 +228,7 @@ def test_an_error_in_the_stream(error: Any, code: str) -> None:
     [
         7, None, [], "x", {"message": "x"}, line(7), line(thinking=[]), line(tool_calls=[7]), line(tool_calls=[{}]),
         line(tool_calls=[{"function": {}}]), line(tool_calls=7), done(7), line(tool_calls=[call(7)]),
-        line(tool_calls=[call(x=float("nan"))]),
+        line(tool_calls=[call(x=float("nan"))]), line(images=[7]), line(images=7),
     ],
 )  # fmt: skip
 def test_a_line_of_a_wrong_shape_is_malformed(item: Any) -> None:

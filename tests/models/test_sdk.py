@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx2
 import openai
 import pytest
 
 from agentloop import AgentEnd, Config, Context, agent_loop
 from agentloop.errors import MissingExtra
-from agentloop.models import _held
+from agentloop.models import _held, _sdk
 from agentloop.models._held import close_shielded
 from agentloop.models._sdk import load_sdk
 from agentloop.models.openai_chat import OpenAIChat
@@ -72,6 +73,33 @@ async def test_what_an_sdk_closes_behind_a_shield_of_its_own_is_bounded(monkeypa
     """No cancellation gets there: the reply would never end, and on trio it would outlast the event loop."""
     monkeypatch.setattr(_held.close_shielded, "__defaults__", (0.05,))
     body = _NeverClosed()
+    try:
+        assert await _said(body) == ["go", "Hello"]
+    finally:
+        body.release.set()
+    assert body.closing.is_set()
+
+
+class _NeverEnding(httpx2.AsyncByteStream):
+    """A whole reply, behind which more and more comes that says nothing."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        choice = {"index": 0, "delta": {"content": "Hello"}, "finish_reason": "stop"}
+        yield b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+        while True:
+            await anyio.lowlevel.checkpoint()
+            yield b'data: {"choices": []}\n\n'
+
+
+@pytest.mark.anyio
+async def test_what_goes_on_and_on_behind_a_whole_reply_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound is for all of it: one for each piece would never come, and a time-out would give up the reply."""
+    monkeypatch.setattr(_sdk, "TRAILING_BOUND", 0.05)
+    assert await _said(_NeverEnding()) == ["go", "Hello"]
+
+
+async def _said(body: httpx2.AsyncByteStream) -> list[str]:
+    """The texts of a run whose model streams this."""
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=body)
@@ -83,8 +111,6 @@ async def test_what_an_sdk_closes_behind_a_shield_of_its_own_is_bounded(monkeypa
             config = Config(model=OpenAIChat("m", client=client), idle_timeout=None)
             events = await collect(agent_loop(["go"], Context(), config))
     finally:
-        body.release.set()
         await http.aclose()
-    assert body.closing.is_set()
     assert isinstance(events[-1], AgentEnd)
-    assert [message.text for message in events[-1].messages] == ["go", "Hello"]  # type: ignore[union-attr]
+    return [message.text for message in events[-1].messages]  # type: ignore[union-attr]

@@ -173,9 +173,39 @@ class _Fenced(pathlib.PurePosixPath):
     __new__ = __init__  # type: ignore[assignment]
 
 
-def test_a_class_of_the_applications_own_may_raise_anything() -> None:
+class _Panic(BaseException):
+    """What a library raises that is no `Exception`."""
+
+
+class _Worse(pathlib.PurePosixPath):
+    """A path of a library that fails worse than an exception should."""
+
+    def __init__(self, *parts: str) -> None:
+        raise _Panic(*parts)
+
+    __new__ = __init__  # type: ignore[assignment]
+
+
+@dataclasses.dataclass
+class _Fragile:
+    path: str
+
+    def __post_init__(self) -> None:
+        raise _Panic("it broke")
+
+
+@pytest.mark.parametrize("path", [_Fenced, _Worse])
+def test_a_class_of_the_applications_own_may_raise_anything(path: type) -> None:
     """A text that it does not take is one that does not fit, whatever it raises."""
-    assert "expected a path" in problems(_Fenced, "a/b")
+    assert "expected a path" in problems(path, "a/b")
+
+
+def test_a_class_of_fields_may_raise_anything() -> None:
+    """Values that it does not take are refused with its words, whatever it raises."""
+    shape, reading = shape_of(_Fragile), Reading()
+    with pytest.raises(Refused) as caught:
+        shape.build(shape.check({"path": "a"}, None, reading), reading)
+    assert caught.value.text == "refused by _Fragile: it broke"
 
 
 @pytest.mark.parametrize(
