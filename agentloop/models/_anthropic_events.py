@@ -91,7 +91,8 @@ class EventReader:
         self._count = 0
         self._message: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
-        self._finished = False
+        self.settled = False
+        """Whether the reply is whole."""
 
     def feed(self, event: Any) -> Iterable[ModelChunk]:
         """The chunks of one event, in order."""
@@ -126,9 +127,9 @@ class EventReader:
         raise payload_error(event)
 
     def _finish(self) -> list[ModelChunk]:
-        if self._finished:
+        if self.settled:
             return []
-        self._finished = True
+        self.settled = True
         chunks = [chunk for block in self._open.values() for chunk in self._close(block)]
         kept = {**self._message, "usage": self._usage} if self._usage else self._message
         return [*chunks, Finish(_FINISH.get(self._message["stop_reason"], "unknown"), kept)]

@@ -89,6 +89,8 @@ class EventReader:
         self._told: set[int] = set()  # blocks that have begun
         self._opaque: list[int] = []  # a heap: places of opaque items that are not out
         self._waiting: dict[int, JsonObject] = {}  # those of them that are whole
+        self.settled = False
+        """Whether the reply is whole."""
 
     def feed(self, event: Any) -> Iterator[ModelChunk]:
         """The chunks of one event, in order."""
@@ -305,6 +307,7 @@ class EventReader:
         elif self._called:
             reason = "tool_use"
         kept = {key: response[key] for key in _KEPT if response.get(key) is not None}
+        self.settled = True
         return [*chunks, *_usage(response), Finish(reason, kept)]
 
     def _rest(self, output: Iterable[JsonObject]) -> list[ModelChunk]:

@@ -122,7 +122,7 @@ class Anthropic(Adapter):
             headers = request_headers(request.options)
             stream = exchange.hold(await self._client.post(exchange.client(), "/v1/messages", body, headers))
             await stream.take_whole(answer_events)
-            while (event := await stream.next()) is not END:
+            while (event := await stream.next(ended=reader.settled)) is not END:
                 for chunk in reader.feed(event):
                     yield chunk
             for chunk in reader.end():

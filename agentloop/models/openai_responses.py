@@ -120,7 +120,7 @@ class OpenAIResponses(Adapter):
         async with Exchange(self._client) as exchange:
             stream = exchange.hold(await self._client.post(exchange.client(), "/responses", body))
             await stream.take_whole(answer_events)
-            while (event := await stream.next()) is not END:
+            while (event := await stream.next(ended=reader.settled)) is not END:
                 for chunk in reader.feed(event):
                     yield chunk
 

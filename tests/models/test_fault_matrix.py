@@ -21,6 +21,7 @@ from agentloop.events import AgentEnd, Event, MessageUpdate, RequestEnd, TextDel
 from agentloop.grammar import check
 from agentloop.loop import agent_loop
 from agentloop.messages import AssistantMessage, user
+from agentloop.models import _sdk
 from agentloop.testing import VirtualClock
 from agentloop.testing._contract_parts import no_generator_left
 from agentloop.testing.wire import Play, SeenRequest, WireServer
@@ -243,6 +244,16 @@ async def run_into_silence(server: WireServer, api: Api, whole: int) -> Ran:
         group.cancel_scope.cancel()
     check(events)
     return Ran(events, server.requests[-1])
+
+
+async def test_silence_behind_the_whole_reply(server: WireServer, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that neither marks the end nor closes costs a bounded wait, also without a time-out, and not the reply."""
+    monkeypatch.setattr(_sdk, "TRAILING_BOUND", 0.05)
+    for whole in range(api.whole, len(api.events) + 1):
+        with anyio.fail_after(20):
+            ran = await run(server, api, api.play(stall_at=api.upto(whole), chop="event"))
+        assert_broken(api, ran, whole, "timeout")
+        assert await closed_by_client(ran)
 
 
 # ---------------------------------------------------------------- the server refuses late
