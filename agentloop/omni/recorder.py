@@ -113,10 +113,6 @@ class Recording(Wrapper[Event]):
         self._closed = False
         self._keep = False
 
-    def __aiter__(self) -> Recording:
-        """Itself."""
-        return self
-
     async def __anext__(self) -> Event:
         """The next event, recorded. Raises `StopAsyncIteration` after the last, and `TraceWriteError` (policy
         `fail`)."""
