@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "driver": KERNEL,
     "shells": KERNEL | {"shells"},
     "sessions": KERNEL | {"shells", "sessions", "omni"},
-    "omni": {"values", "protocol", "contracts", "omni"},
+    "omni": {"values", "protocol", "contracts", "host", "omni"},
     "models": {"values", "contracts", "models"},
     "mcp": {"values", "protocol", "contracts", "host", "mcp"},
     "testing": KERNEL | {"shells", "omni", "testing", "models"},  # models: `wire` loads the adapter of a case lazily
@@ -79,6 +79,27 @@ def test_imports_go_one_way(path: Path) -> None:
     found = {name: LAYER_OF.get(name, "the root") for name in imports(path)}
     wrong = {name: other for name, other in found.items() if other not in ALLOWED[layer] and other != "the root"}
     assert wrong == {}
+
+
+BACKENDS = {
+    "_host.py": "jobs, waiters and timers of a run",
+    "models/_held.py": "what comes of an SDK's own clean-up",
+    "testing/clock.py": "when every task waits",
+    "testing/machine.py": "a run stepped by hand",
+}
+"""The files that know asyncio from trio, and what they know. What starts a task of its own does it through the host."""
+
+
+def test_few_files_know_the_backends() -> None:
+    """No other file imports asyncio or trio."""
+    found = set()
+    for path in FILES:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        if {name.split(".")[0] for name in names} & {"asyncio", "trio"}:
+            found.add(path.relative_to(ROOT).as_posix())
+    assert found == set(BACKENDS)
 
 
 def test_the_root_is_cheap() -> None:
