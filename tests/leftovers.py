@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 import inspect
@@ -49,6 +50,16 @@ def ends_with_no_task(test: Callable[..., Any]) -> Callable[..., Any]:
 
 def _tasks() -> dict[int, str]:
     return {task.id: task.name or "" for task in anyio.get_running_tasks()}
+
+
+def tasks_alive() -> int:
+    """How many tasks the event loop has, those of the backend itself on trio included."""
+    native: Any = anyio.lowlevel.current_token().native_token
+    if hasattr(native, "call_soon_threadsafe"):
+        return len(asyncio.all_tasks())
+    import trio
+
+    return trio.lowlevel.current_statistics().tasks_living
 
 
 def wrap(item: Any) -> None:

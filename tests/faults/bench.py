@@ -32,6 +32,7 @@ from agentloop.grammar import check
 from agentloop.messages import Usage
 from agentloop.model import UsageChunk
 from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
+from tests.leftovers import tasks_alive
 
 
 class Bad(Exception):
@@ -383,16 +384,6 @@ def outcome(events: Sequence[Event]) -> tuple[Any, Any]:
     end = events[-1]
     assert isinstance(end, AgentEnd)
     return end.stop_reason, end.error_code
-
-
-def tasks_alive() -> int:
-    """How many tasks the event loop has."""
-    native: Any = anyio.lowlevel.current_token().native_token
-    if hasattr(native, "call_soon_threadsafe"):
-        return len(asyncio.all_tasks())
-    import trio
-
-    return trio.lowlevel.current_statistics().tasks_living
 
 
 @asynccontextmanager

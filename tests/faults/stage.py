@@ -26,9 +26,9 @@ from agentloop.grammar import Checker, check
 from agentloop.models import _held
 from agentloop.testing import wait_all_blocked
 from agentloop.testing._contract_parts import no_generator_left
+from tests.leftovers import tasks_alive
 
 from .awaits import AwaitPoints, Spot, leaves, watching
-from .bench import tasks_alive
 from .matrix import Fault, counted
 
 Story: TypeAlias = Callable[["Stage"], Awaitable[None]]

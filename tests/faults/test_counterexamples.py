@@ -52,6 +52,7 @@ from agentloop.model import (
 from agentloop.omni import codec
 from agentloop.omni.recorder import record
 from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
+from tests.deaf import deaf_until
 
 from .bench import Bad, Hostile, HostileError, Worse, nothing_left, outcome
 
@@ -669,12 +670,7 @@ async def test_a_tool_source_that_is_deaf_is_closed_when_it_returns() -> None:
         servers = ("s",)
 
         async def connect(self) -> Any:
-            with anyio.CancelScope(shield=True):
-                while not release.is_set():
-                    try:
-                        await release.wait()
-                    except asyncio.CancelledError:
-                        pass
+            await deaf_until(release)
             return McpConnectEnd("completed"), []
 
         async def changed(self) -> None:

@@ -33,6 +33,7 @@ from agentloop import (
 from agentloop.grammar import check
 from agentloop.model import Finish
 from agentloop.testing import CUT, STALL, ScriptedModel, VirtualClock, call, collect, sleep, wait_all_blocked
+from tests.deaf import deaf_until
 
 from .world import Failure, Plan, World, plans
 
@@ -378,12 +379,7 @@ async def test_g21_the_deaf_are_given_up_within_the_bound(deaf: str) -> None:
 
     async def stubborn(request: Any) -> Any:
         yield "text"
-        with anyio.CancelScope(shield=True):
-            while not world.release.is_set():
-                try:
-                    await world.release.wait()
-                except asyncio.CancelledError:
-                    pass
+        await deaf_until(world.release)
         yield "late"
 
     world.start(**({"model": stubborn} if deaf == "provider" else {}))
