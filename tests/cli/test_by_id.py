@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agentloop.cli import main
 from agentloop.omni.reader import trace_files
-
-Captured = pytest.CaptureFixture[str]
+from tests.cli.commands import Captured, command
 
 
 @pytest.fixture(autouse=True)
@@ -20,12 +18,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder of its own."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def command(capsys: Captured, *words: str) -> tuple[int, str, str]:
-    code = main(list(words))
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def recorded(capsys: Captured, session: str, traces: str = "traces") -> Path:

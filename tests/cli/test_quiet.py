@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from agentloop import Config, Context, ModelError, agent_loop, tool
-from agentloop.cli import main
 from agentloop.cli._quiet import QuietPrinter
 from agentloop.compaction import Summarize, TurnsReach
 from agentloop.config import Retry
 from agentloop.testing import ScriptedModel, call, collect_sync
-
-Captured = pytest.CaptureFixture[str]
+from tests.cli.commands import Captured, command
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(capsys: Captured, *words: str) -> tuple[int, str, str]:
-    code = main(["run", "--quiet", *words])
-    out, err = capsys.readouterr()
-    return code, out, err
+    return command(capsys, "run", "--quiet", *words)
 
 
 @tool
