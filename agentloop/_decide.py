@@ -280,7 +280,7 @@ def _between_turns(state: State, outcomes: Outcomes, limits: Limits) -> Step:
     if stop is not None:  # a message that was taken is always emitted (G29)
         return OpenTurn() if outcomes.inputs else Finish(stop)
     if outcomes.manual:
-        return _manual(state, outcomes)
+        return _manual(state)
     if state.turns == 0:
         return OpenTurn()
     goes_on = outcomes.verdict == "ask" or state.asks_for_more or bool(outcomes.prompts)  # left behind open calls
@@ -309,7 +309,7 @@ def _poll(state: State, outcomes: Outcomes, limits: Limits, goes_on: bool) -> St
     return Finish(COMPLETED)
 
 
-def _manual(state: State, outcomes: Outcomes) -> Step:
+def _manual(state: State) -> Step:
     if state.compaction_end is None:
         return OpenCompaction()
     end = state.compaction_end

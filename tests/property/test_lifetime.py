@@ -38,8 +38,6 @@ from .world import Plan, World, nothing_left, plans
 
 pytestmark = pytest.mark.anyio
 
-BUSY = Plan(replies=(["text", call("ok", id="a"), call("forever", id="b")], "done"))
-
 
 class Busy:
     """A run with a tool that never ends by itself and a model whose clean-up is noted."""
@@ -47,7 +45,6 @@ class Busy:
     def __init__(self) -> None:
         self.cleaned: list[str] = []
         self.started = anyio.Event()
-        self.after_close: list[str] = []
         busy = self
 
         @tool
