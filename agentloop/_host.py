@@ -1,4 +1,4 @@
-"""The background tasks of a run: of kernel, shells and records the only file that knows asyncio from trio.
+"""The background tasks of a run: of kernel, shells and records the only file that imports asyncio or trio.
 
 A *job* is a detached task that runs one awaitable of the caller's (a model's stream, a tool, a hook) and never lets anything
 out: what it returned or raised is kept on the job. Not a task group: a group cannot be left while a child ignores its

@@ -26,8 +26,8 @@ LAYERS: dict[str, str] = {
     "driver": "loop _decide _drive _run _callbacks _ask _eager _execute _tool_job _outcome _permission _hooks _toolset _timers"
     " _sink _assemble",
     "shells": "view _screen compaction agent _agent approval _approval",
-    "sessions": "session subagent _session",
     "omni": "omni",
+    "sessions": "session subagent _session",
     "models": "models",
     "mcp": "mcp _mcp",
     "testing": "testing",
@@ -43,8 +43,8 @@ ALLOWED: dict[str, set[str]] = {
     "host": set(),
     "driver": KERNEL,
     "shells": KERNEL | {"shells"},
-    "sessions": KERNEL | {"shells", "sessions", "omni"},
     "omni": {"values", "protocol", "contracts", "host", "omni"},
+    "sessions": KERNEL | {"shells", "sessions", "omni"},
     "models": {"values", "contracts", "models"},
     "mcp": {"values", "protocol", "contracts", "host", "mcp"},
     "testing": KERNEL | {"shells", "omni", "testing", "models"},  # models: `wire` loads the adapter of a case lazily
@@ -79,6 +79,19 @@ def test_imports_go_one_way(path: Path) -> None:
     found = {name: LAYER_OF.get(name, "the root") for name in imports(path)}
     wrong = {name: other for name, other in found.items() if other not in ALLOWED[layer] and other != "the root"}
     assert wrong == {}
+
+
+def test_the_page_shows_these_layers() -> None:
+    """The table of docs/architecture.md has the layers in this order, each with its files, and a layer imports from those
+    above it alone."""
+    page = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8").split("## The way")[0]
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][2:]
+    assert [row[0].strip("`") for row in rows] == list(LAYERS)
+    for (layer, names), row in zip(LAYERS.items(), rows, strict=True):
+        if layer not in names.split():  # else it is a folder, of which the page shows the files
+            assert set(re.findall(r"`([a-z_]+)/?`", " ".join(row[1:-1]))) == set(names.split()), layer
+    order = list(LAYERS)
+    assert all(ALLOWED[layer] <= set(order[: place + 1]) for place, layer in enumerate(order))
 
 
 BACKENDS = {
