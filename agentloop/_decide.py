@@ -17,7 +17,7 @@ from agentloop.reducer import State
 MAX_PAUSES = 8
 """Pauses in a row that are continued; the next one ends the run (G23)."""
 
-CutOff = ("length", "refusal", "content_filter")
+CUT_OFF = ("length", "refusal", "content_filter")
 """Finish reasons of replies whose calls are not executed (G22)."""
 
 
@@ -264,7 +264,7 @@ def _in_turn(state: State, outcomes: Outcomes, limits: Limits) -> Step:
     if not calls:
         return CloseTurn()
     assert state.reply is not None
-    return RefuseCalls(calls, "cut_off") if state.reply.finish_reason in CutOff else RunCalls(calls)
+    return RefuseCalls(calls, "cut_off") if state.reply.finish_reason in CUT_OFF else RunCalls(calls)
 
 
 def _close_stopped(state: State) -> Step:

@@ -50,7 +50,7 @@ __all__ = [
     "Listener",
 ]
 
-log = logging.getLogger("agentloop")
+log = logging.getLogger(__name__)
 
 Listener: TypeAlias = Callable[[Event], Awaitable[object] | object]
 """Called with each event; what it returns is awaited if it can be."""

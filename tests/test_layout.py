@@ -69,6 +69,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+DOORS = [path for path in FILES if not any(part.startswith("_") for part in path.relative_to(ROOT).parts)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -115,6 +116,17 @@ def test_few_files_know_the_backends() -> None:
     assert found == set(BACKENDS)
 
 
+def test_a_log_has_the_name_of_a_door() -> None:
+    """What a file behind a door logs is found under the door's name, what the driver logs under the package's."""
+    doors = {".".join(["agentloop", *path.relative_to(ROOT).with_suffix("").parts]) for path in DOORS}
+    for path in FILES:
+        for found in re.findall(r"^log = logging.getLogger\((.+)\)$", path.read_text(encoding="utf-8"), re.MULTILINE):
+            own = ".".join(["agentloop", *path.relative_to(ROOT).with_suffix("").parts])
+            name = own if found == "__name__" else ast.literal_eval(found)
+            driver = LAYER_OF.get(path.stem) == "driver"
+            assert name in (["agentloop"] if driver else doors), path
+
+
 def test_the_root_is_cheap() -> None:
     """`import agentloop` loads no SDK, no cattrs, no argparse, no hypothesis."""
     heavy = ["openai", "anthropic", "mcp", "cattrs", "argparse", "hypothesis", "jsonschema", "jsonschema_rs"]
@@ -143,9 +155,6 @@ def test_the_surface_is_one_list() -> None:
     assert sorted(agentloop.__all__) == sorted([*parts, "__version__"])
     assert len(set(agentloop.__all__)) == len(agentloop.__all__)
     assert [name for name in agentloop.__all__ if not hasattr(agentloop, name)] == []
-
-
-DOORS = [path for path in FILES if not any(part.startswith("_") for part in path.relative_to(ROOT).parts)]
 
 
 @pytest.mark.parametrize("path", [path for path in DOORS if "cli" not in path.parts], ids=lambda path: path.stem)

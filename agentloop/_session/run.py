@@ -22,7 +22,7 @@ from agentloop.omni.codec import Encoder, StreamFilter
 from agentloop.omni.recorder import Recording
 from agentloop.omni.records import Clock, Record
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("agentloop.session")
 
 
 class Slot(Protocol):

@@ -54,7 +54,7 @@ from agentloop.omni._types import COMPLETE, Payload, Record
 from agentloop.omni.custom import MessageRegistry
 from agentloop.reducer import State
 
-log = logging.getLogger("agentloop.omni")
+log = logging.getLogger("agentloop.omni.codec")
 
 Events: TypeAlias = list[Event]
 
