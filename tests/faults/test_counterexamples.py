@@ -649,7 +649,7 @@ class Unhappy:
 
 @pytest.mark.parametrize("wrong", ["now", "sleep"])
 async def test_a_clock_that_fails(wrong: str) -> None:
-    """The run ends with an event, or the failure is told by the step; in no case does it hang."""
+    """The run ends with its event, or the failure is told by the step; in no case does it hang."""
     async with nothing_left():
         config = Config(model=ScriptedModel([["a", "b"], "done"]), clock=Unhappy(wrong), deadline=100, max_turns=3)
         checker = Checker()
@@ -657,8 +657,10 @@ async def test_a_clock_that_fails(wrong: str) -> None:
             try:
                 async for event in agent_loop("go", Context(), config):
                     checker.feed(event)
-            except Bad:
-                pass
+            except Bad as error:
+                assert str(error) == wrong
+            else:
+                checker.finish()
 
 
 async def test_a_tool_source_that_is_deaf_is_closed_when_it_returns() -> None:
