@@ -12,12 +12,7 @@ import pytest
 from agentloop.omni.reader import trace_files
 from tests.cli.commands import Captured, command
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def recorded(capsys: Captured, session: str, traces: str = "traces") -> Path:

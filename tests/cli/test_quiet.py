@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +15,7 @@ from agentloop.config import Retry
 from agentloop.testing import ScriptedModel, call, collect_sync
 from tests.cli.commands import Captured, command
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def run(capsys: Captured, *words: str) -> tuple[int, str, str]:

@@ -15,12 +15,7 @@ from agentloop.session import Session
 from agentloop.testing import ScriptedModel, collect
 from tests.cli.commands import Captured, command
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def texts(path: Path) -> list[str]:

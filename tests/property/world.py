@@ -479,6 +479,13 @@ class World:
         return [event for event in self.events if isinstance(event, kinds)]
 
 
+async def played(plan: Plan) -> World:
+    """The world behind a whole run."""
+    world = World(plan)
+    await world.play()
+    return world
+
+
 @asynccontextmanager
 async def nothing_left() -> AsyncIterator[None]:
     """The block leaves no task behind."""
