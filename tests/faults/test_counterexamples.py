@@ -53,8 +53,9 @@ from agentloop.omni import codec
 from agentloop.omni.recorder import record
 from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
 from tests.deaf import deaf_until
+from tests.leftovers import nothing_left
 
-from .bench import Bad, Hostile, HostileError, Worse, nothing_left, outcome
+from .bench import Bad, Hostile, HostileError, Worse, outcome
 
 pytestmark = pytest.mark.anyio
 

@@ -53,8 +53,9 @@ from agentloop.messages import InlineData, ToolCall, text_of
 from agentloop.model import BlockChunk, BlockEnd, Finish
 from agentloop.testing import STALL, ScriptedModel, VirtualClock, call, collect, sleep, wait_all_blocked
 from tests.deaf import deaf_until
+from tests.leftovers import nothing_left
 
-from .world import Plan, World, nothing_left, plans
+from .world import Plan, World, plans
 
 pytestmark = pytest.mark.anyio
 

@@ -33,8 +33,9 @@ from agentloop import (
 from agentloop.grammar import Checker, check
 from agentloop.model import Finish
 from agentloop.testing import ScriptedModel, call, collect, wait_all_blocked
+from tests.leftovers import nothing_left
 
-from .world import Plan, World, nothing_left, plans
+from .world import Plan, World, plans
 
 pytestmark = pytest.mark.anyio
 

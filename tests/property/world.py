@@ -35,9 +35,8 @@ from agentloop import (
 from agentloop.grammar import check
 from agentloop.messages import Usage
 from agentloop.model import Finish, TextChunk, ThinkingChunk, ToolCallChunk, UsageChunk
-from agentloop.testing import CUT, STALL, ScriptedModel, VirtualClock, call, sleep, text, thinking, wait_all_blocked
+from agentloop.testing import CUT, STALL, ScriptedModel, VirtualClock, call, sleep, text, thinking
 from tests.deaf import deaf_until
-from tests.leftovers import tasks_alive
 
 TOOLS = ("ok", "slow", "boom", "stream", "report", "nothing", "odd", "wait", "alone", "polite", "missing")
 """Tools of the world by temper; `missing` is one that nobody offers, `deaf` and `foreign` are drawn apart."""
@@ -484,13 +483,3 @@ async def played(plan: Plan) -> World:
     world = World(plan)
     await world.play()
     return world
-
-
-@asynccontextmanager
-async def nothing_left() -> AsyncIterator[None]:
-    """The block leaves no task behind."""
-    await wait_all_blocked()
-    before = tasks_alive()
-    yield
-    await wait_all_blocked()
-    assert tasks_alive() == before, "tasks are left"
