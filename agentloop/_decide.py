@@ -17,7 +17,7 @@ from agentloop.reducer import State
 MAX_PAUSES = 8
 """Pauses in a row that are continued; the next one ends the run (G23)."""
 
-CutOff = ("length", "refusal", "content_filter")
+CUT_OFF = ("length", "refusal", "content_filter")
 """Finish reasons of replies whose calls are not executed (G22)."""
 
 
@@ -264,7 +264,7 @@ def _in_turn(state: State, outcomes: Outcomes, limits: Limits) -> Step:
     if not calls:
         return CloseTurn()
     assert state.reply is not None
-    return RefuseCalls(calls, "cut_off") if state.reply.finish_reason in CutOff else RunCalls(calls)
+    return RefuseCalls(calls, "cut_off") if state.reply.finish_reason in CUT_OFF else RunCalls(calls)
 
 
 def _close_stopped(state: State) -> Step:
@@ -280,7 +280,7 @@ def _between_turns(state: State, outcomes: Outcomes, limits: Limits) -> Step:
     if stop is not None:  # a message that was taken is always emitted (G29)
         return OpenTurn() if outcomes.inputs else Finish(stop)
     if outcomes.manual:
-        return _manual(state, outcomes)
+        return _manual(state)
     if state.turns == 0:
         return OpenTurn()
     goes_on = outcomes.verdict == "ask" or state.asks_for_more or bool(outcomes.prompts)  # left behind open calls
@@ -309,7 +309,7 @@ def _poll(state: State, outcomes: Outcomes, limits: Limits, goes_on: bool) -> St
     return Finish(COMPLETED)
 
 
-def _manual(state: State, outcomes: Outcomes) -> Step:
+def _manual(state: State) -> Step:
     if state.compaction_end is None:
         return OpenCompaction()
     end = state.compaction_end

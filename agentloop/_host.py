@@ -1,4 +1,4 @@
-"""The background tasks of a run: the only file that knows asyncio from trio.
+"""The background tasks of a run: of kernel, shells and records the only file that imports asyncio or trio.
 
 A *job* is a detached task that runs one awaitable of the caller's (a model's stream, a tool, a hook) and never lets anything
 out: what it returned or raised is kept on the job. Not a task group: a group cannot be left while a child ignores its
@@ -326,6 +326,27 @@ class CancelledJob(BaseException):
 def was_cancelled(error: BaseException | None) -> bool:
     """Whether an error is a backend's cancellation."""
     return issubclass(type(error), asyncio.CancelledError | CancelledJob)  # it may fail to say what it is
+
+
+def cancelled_by_nobody(error: BaseException) -> bool:
+    """Whether it is a cancellation although nobody cancels this task: what the task awaited was cancelled."""
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # not on asyncio: nobody can cancel us like this
+        return True
+    return task is not None and not task.cancelling()
+
+
+def in_event_loop() -> bool:
+    """Whether an event loop runs in this thread. Apart from its caller: what that raises below would show what is caught
+    here as its context."""
+    try:
+        current_token()
+    except RuntimeError:
+        return False
+    return True
 
 
 def make_host() -> Host:

@@ -1,4 +1,4 @@
-"""What a tool returns, as a `ToolResult`: every value becomes something defined, and nothing here raises."""
+"""The result of a call: what a tool returns as a `ToolResult`, and that as a message. Nothing here raises."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import attrs
 from agentloop._jsontext import json_text
 from agentloop._schema.problems import counted
 from agentloop._values import MAX_JSON_DEPTH, valid_text
+from agentloop.events import ToolExecutionEnd
 from agentloop.messages import (
     ContentBlock,
     Image,
@@ -24,6 +25,7 @@ from agentloop.messages import (
     Thinking,
     ToolCall,
     ToolResult,
+    ToolResultMessage,
 )
 
 NO_OUTPUT: Final = "[no output]"
@@ -32,6 +34,20 @@ empty result empty."""
 
 _BLOCKS = (Text, Thinking, InlineThinking, ToolCall, Image, InlineData)
 _MAX_REPR = 200
+
+
+def result_message(end: ToolExecutionEnd) -> ToolResultMessage:
+    """What the model is told of a call that ended so."""
+    said = end.result
+    return ToolResultMessage(
+        end.tool_call_id,
+        end.tool_name,
+        said.content,
+        said.details,
+        said.structured,
+        end.is_error,
+        end.stop_reason,
+    )
 
 
 def as_result(value: Any) -> ToolResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -13,6 +13,10 @@ class Stepped(AsyncGenerator[T_co, None], Generic[T_co]):
     """An async iterator with the rest of an async generator's methods. A subclass has `__anext__` and `aclose`."""
 
     __slots__ = ()
+
+    def __aiter__(self) -> Self:
+        """Itself."""
+        return self
 
     async def asend(self, value: None) -> T_co:
         """The same as `__anext__`; nothing can be sent in."""

@@ -29,18 +29,6 @@ def plain_text(value: object) -> str | None:
     return str.__str__(value) if is_kind(value, str) else None
 
 
-def tuple_of(kind: type, where: str, items: Any) -> tuple[Any, ...]:
-    """A sequence of one class, for converters. Raises `TypeError`, naming the place, for anything else."""
-    if not isinstance(items, Iterable):
-        one = f"; write [{kind.__name__}(…)]" if isinstance(items, kind) else ""
-        raise TypeError(f"{where}: expected a list of {kind.__name__}, got {type(items).__name__}{one}")
-    given = tuple(items)
-    for index, item in enumerate(given):
-        if not isinstance(item, kind):
-            raise TypeError(f"{where}[{index}]: expected a {kind.__name__}, got {type(item).__name__}")
-    return given
-
-
 MAX_JSON_DEPTH = 200
 """Deepest nesting that a JSON value may have: encoders stop a little above it, so what enters can always be written."""
 

@@ -14,7 +14,6 @@ to listeners and readers up to `AgentEnd`, bounded in time, and the cancellation
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import threading
@@ -33,6 +32,7 @@ from agentloop._agent.reader import EventReader
 from agentloop._agent.state import AgentState
 from agentloop._agent.thread import in_a_thread
 from agentloop._awaiting import Then
+from agentloop._host import cancelled_by_nobody, in_event_loop
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context
@@ -50,7 +50,7 @@ __all__ = [
     "Listener",
 ]
 
-log = logging.getLogger("agentloop")
+log = logging.getLogger(__name__)
 
 Listener: TypeAlias = Callable[[Event], Awaitable[object] | object]
 """Called with each event; what it returns is awaited if it can be."""
@@ -237,7 +237,7 @@ class Agent:
         """
         self._check_idle()
         run = partial(anyio.run, self.prompt, content, backend=backend)
-        return in_a_thread(run, partial(self.abort, "interrupted")) if _in_event_loop() else run()
+        return in_a_thread(run, partial(self.abort, "interrupted")) if in_event_loop() else run()
 
     def abort(self, reason: str | None = None) -> bool:
         """Stop the run; False if none goes on. Waits for nothing; from any thread. What is queued stays queued."""
@@ -428,7 +428,7 @@ class Agent:
                 if answer is not None and inspect.isawaitable(answer):
                     return key, listener, answer
             except BaseException as error:
-                if not isinstance(error, survived) and not _is_foreign(error):
+                if not isinstance(error, survived) and not cancelled_by_nobody(error):
                     raise
                 self._drop(key, listener, error)
         return None
@@ -438,7 +438,7 @@ class Agent:
         try:
             await awaitable
         except BaseException as error:
-            if not isinstance(error, survived) and not _is_foreign(error):
+            if not isinstance(error, survived) and not cancelled_by_nobody(error):
                 raise
             self._drop(key, listener, error)
 
@@ -480,23 +480,3 @@ def _is_uncommitted(messages: tuple[AgentMessage, ...]) -> bool:
         if not isinstance(message, ToolResultMessage):
             return isinstance(message, AssistantMessage) and message.stop_reason != "completed"
     return False
-
-
-def _in_event_loop() -> bool:
-    """Whether this thread has an event loop that runs. Asked apart, so that what a run raises has no context of ours."""
-    try:
-        anyio.lowlevel.current_token()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _is_foreign(error: BaseException) -> bool:
-    """Whether it is a cancellation that came out of a listener although nobody cancels its task (what it awaited was)."""
-    if not isinstance(error, asyncio.CancelledError):
-        return False
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # not on asyncio: nobody can cancel us like this
-        return True
-    return task is not None and not task.cancelling()

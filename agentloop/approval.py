@@ -31,10 +31,10 @@ from agentloop._approval.automaton import Budget
 from agentloop._approval.conditions import Condition
 from agentloop._approval.policy_text import from_plain, read_toml, to_plain
 from agentloop._approval.questions import Approvals, PolicyLike, Question, decided
-from agentloop._approval.rules import STEPS, Rule, Verdict, Word, checked_word, strictest
+from agentloop._approval.rules import STEPS, Rule, Verdict, Word, checked_word, strictest, tuple_of
 from agentloop._approval.until_waiting import UntilWaiting, until_waiting
 from agentloop._jsontext import parse_json
-from agentloop._values import as_tuple, tuple_of
+from agentloop._values import as_tuple
 from agentloop.config import Decision
 from agentloop.events import ApprovalRequest
 from agentloop.tools import ToolInvocation

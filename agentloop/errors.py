@@ -7,7 +7,7 @@ The tree:
     ├── ModelError                 the provider's: raised by a model callable, becomes events, never leaves a run
     ├── InvalidArguments           the model's: a call's arguments do not fit the tool; becomes an error result
     ├── ToolDefinitionError        the caller's: a function that cannot be made into a tool
-    ├── SessionBusy                the caller's: a session runs one task at a time
+    ├── SessionBusy                the caller's: a session has one run at a time
     ├── PolicyError                the caller's: rules about calls that cannot be read
     ├── AnswerError                the answerer's: an answer that fits no open question
     ├── MissingExtra               the caller's: an optional dependency is not installed
@@ -131,7 +131,7 @@ class ToolDefinitionError(AgentLoopError, TypeError):
 
 
 class SessionBusy(AgentLoopError, RuntimeError):
-    """A session runs one task at a time, and another one is going on."""
+    """A session has one run at a time, and another one is going on."""
 
 
 class PolicyError(AgentLoopError, ValueError):

@@ -108,9 +108,6 @@ class Run(Stepped[Event]):
             return f"<Run {'closed' if self._closed else 'not started'}>"
         return f"<Run {'closed' if self._closed else 'ended' if core.ended else 'alive'}, {core.state.turns} turns>"
 
-    def __aiter__(self) -> Run:
-        return self
-
     async def __anext__(self) -> Event:
         """The next event. Raises `StopAsyncIteration` after the last."""
         if self._buffer and not self._busy:

@@ -414,7 +414,7 @@ class Session(WithQueues):
             raise ValueError(f"session {self.id}: expected an open session, got a closed one")
         if self._holder is not None:
             raise SessionBusy(
-                f"session {self.id}: expected to be idle, got a second task while a run goes on (one at a time: await its"
+                f"session {self.id}: expected to be idle, got a second run while one goes on (one at a time: await its"
                 " end or its aclose, or steer it)"
             )
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 import inspect
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+
+from agentloop.testing import wait_all_blocked
 
 _ROUNDS = 50
 """Rounds of the event loop in which a task that is on its way out may end."""
@@ -49,6 +52,37 @@ def ends_with_no_task(test: Callable[..., Any]) -> Callable[..., Any]:
 
 def _tasks() -> dict[int, str]:
     return {task.id: task.name or "" for task in anyio.get_running_tasks()}
+
+
+def tasks_alive() -> int:
+    """How many tasks the event loop has, those of the backend itself on trio included."""
+    native: Any = anyio.lowlevel.current_token().native_token
+    if hasattr(native, "call_soon_threadsafe"):
+        return len(asyncio.all_tasks())
+    import trio
+
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+@asynccontextmanager
+async def nothing_left() -> AsyncIterator[None]:
+    """The block leaves no task behind, and gives the event loop nothing to complain about."""
+    complaints: list[Any] = []
+    native: Any = anyio.lowlevel.current_token().native_token
+    asyncio_loop = native if hasattr(native, "call_soon_threadsafe") else None
+    if asyncio_loop is not None:
+        kept = asyncio_loop.get_exception_handler()
+        asyncio_loop.set_exception_handler(lambda loop, context: complaints.append(context))
+    await wait_all_blocked()
+    before = tasks_alive()
+    try:
+        yield
+        await wait_all_blocked()
+        assert tasks_alive() == before, "tasks are left"
+        assert complaints == []
+    finally:
+        if asyncio_loop is not None:
+            asyncio_loop.set_exception_handler(kept)
 
 
 def wrap(item: Any) -> None:

@@ -39,6 +39,7 @@ from agentloop.grammar import check
 from agentloop.messages import AssistantMessage, ToolCall, Usage
 from agentloop.model import Finish, ModelRequest, UsageChunk
 from agentloop.testing import STALL, ScriptedModel, VirtualClock, call, collect, sleep, wait_all_blocked
+from tests.deaf import deaf_until
 
 pytestmark = pytest.mark.anyio
 
@@ -331,11 +332,7 @@ class Deaf:
                 yield UsageChunk(Usage(0, 0, 1)) if self.release.is_set() else "x"
                 if self.asked > 1:
                     continue
-                while not self.release.is_set():
-                    try:
-                        await self.release.wait()
-                    except asyncio.CancelledError:
-                        pass
+                await deaf_until(self.release)
 
 
 async def test_of_a_stream_that_was_given_up_nothing_more_is_read() -> None:

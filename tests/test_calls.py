@@ -31,6 +31,7 @@ from agentloop import (
 from agentloop.grammar import check
 from agentloop.model import Finish
 from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
+from tests.deaf import deaf_until
 
 pytestmark = pytest.mark.anyio
 
@@ -662,12 +663,7 @@ async def test_no_hook_begins_for_a_tool_that_ignores_an_abort() -> None:
     async def deaf() -> str:
         """Ignore everything."""
         signal.abort("enough")
-        with anyio.CancelScope(shield=True):
-            while not release.is_set():
-                try:
-                    await release.wait()
-                except anyio.get_cancelled_exc_class():
-                    continue
+        await deaf_until(release)
         return "late"
 
     def after(invocation: Any, result: ToolResult) -> None:

@@ -124,9 +124,9 @@ def spell(words: str) -> list[Event]:
     return [SHORT[word] for word in words.split()]
 
 
-def fed(events: Iterable[Event], *, trace: bool = False) -> Checker:
+def fed(events: Iterable[Event]) -> Checker:
     """A checker that has taken these events."""
-    checker = Checker(trace=trace)
+    checker = Checker()
     for event in events:
         checker.feed(event)
     return checker

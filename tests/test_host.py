@@ -20,9 +20,11 @@ from agentloop._host import (
     AsyncioHost,
     CancelledJob,
     Job,
+    cancelled_by_nobody,
     close_nested,
     close_shielded,
     cut_closing,
+    in_event_loop,
     in_thread,
     make_host,
     was_cancelled,
@@ -946,3 +948,54 @@ def test_outside_of_an_event_loop_there_is_no_host() -> None:
     """That is a clear error."""
     with pytest.raises(RuntimeError):
         make_host()
+
+
+# ---------------------------------------------------------------- where we are
+
+
+async def test_an_event_loop_runs_here_and_not_in_its_threads() -> None:
+    """Asked in a task, and in a worker thread of the same loop."""
+    assert in_event_loop() is True
+    assert await anyio.to_thread.run_sync(in_event_loop) is False
+
+
+def test_no_event_loop_runs_here() -> None:
+    """Asked from synchronous code, where no task is that somebody could cancel."""
+    assert in_event_loop() is False
+    assert cancelled_by_nobody(asyncio.CancelledError()) is True
+
+
+async def test_a_cancellation_out_of_what_was_awaited_is_nobodys() -> None:
+    """Somebody cancelled that, and not this task; on trio nobody cancels a task like this at all."""
+    assert cancelled_by_nobody(asyncio.CancelledError()) is True
+    assert cancelled_by_nobody(ValueError()) is False
+    assert cancelled_by_nobody(CancelledJob()) is False
+
+
+async def test_a_cancellation_of_the_task_itself_is_somebodys(anyio_backend_name: str) -> None:
+    """Whoever cancels it is to have it; outside of a task nobody can tell, and it is not taken for nobody's."""
+    if anyio_backend_name == "trio":
+        pytest.skip("asyncio's own cancellation")
+    answers: list[bool] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError as error:
+            answers.append(cancelled_by_nobody(error))
+            raise
+
+    task = asyncio.ensure_future(work())
+    await wait_all_blocked()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    told = asyncio.Event()
+
+    def outside() -> None:
+        told.set()
+        answers.append(cancelled_by_nobody(asyncio.CancelledError()))
+
+    asyncio.get_running_loop().call_soon(outside)
+    await told.wait()
+    assert answers == [False, False]

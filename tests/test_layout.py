@@ -26,8 +26,8 @@ LAYERS: dict[str, str] = {
     "driver": "loop _decide _drive _run _callbacks _ask _eager _execute _tool_job _outcome _permission _hooks _toolset _timers"
     " _sink _assemble",
     "shells": "view _screen compaction agent _agent approval _approval",
-    "sessions": "session subagent _session",
     "omni": "omni",
+    "sessions": "session subagent _session",
     "models": "models",
     "mcp": "mcp _mcp",
     "testing": "testing",
@@ -43,8 +43,8 @@ ALLOWED: dict[str, set[str]] = {
     "host": set(),
     "driver": KERNEL,
     "shells": KERNEL | {"shells"},
+    "omni": {"values", "protocol", "contracts", "host", "omni"},
     "sessions": KERNEL | {"shells", "sessions", "omni"},
-    "omni": {"values", "protocol", "contracts", "omni"},
     "models": {"values", "contracts", "models"},
     "mcp": {"values", "protocol", "contracts", "host", "mcp"},
     "testing": KERNEL | {"shells", "omni", "testing", "models"},  # models: `wire` loads the adapter of a case lazily
@@ -69,6 +69,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+DOORS = [path for path in FILES if not any(part.startswith("_") for part in path.relative_to(ROOT).parts)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -79,6 +80,51 @@ def test_imports_go_one_way(path: Path) -> None:
     found = {name: LAYER_OF.get(name, "the root") for name in imports(path)}
     wrong = {name: other for name, other in found.items() if other not in ALLOWED[layer] and other != "the root"}
     assert wrong == {}
+
+
+def test_the_page_shows_these_layers() -> None:
+    """The table of docs/architecture.md has the layers in this order, each with its files, and a layer imports from those
+    above it alone."""
+    page = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8").split("## The way")[0]
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][2:]
+    assert [row[0].strip("`") for row in rows] == list(LAYERS)
+    for (layer, names), row in zip(LAYERS.items(), rows, strict=True):
+        if layer not in names.split():  # else it is a folder, of which the page shows the files
+            assert set(re.findall(r"`([a-z_]+)/?`", " ".join(row[1:-1]))) == set(names.split()), layer
+    order = list(LAYERS)
+    assert all(ALLOWED[layer] <= set(order[: place + 1]) for place, layer in enumerate(order))
+
+
+BACKENDS = {
+    "_host.py": "jobs, waiters and timers of a run",
+    "models/_held.py": "what comes of an SDK's own clean-up",
+    "testing/clock.py": "when every task waits",
+    "testing/machine.py": "a run stepped by hand",
+}
+"""The files that know asyncio from trio, and what they know. What starts a task of its own does it through the host."""
+
+
+def test_few_files_know_the_backends() -> None:
+    """No other file imports asyncio or trio."""
+    found = set()
+    for path in FILES:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        if {name.split(".")[0] for name in names} & {"asyncio", "trio"}:
+            found.add(path.relative_to(ROOT).as_posix())
+    assert found == set(BACKENDS)
+
+
+def test_a_log_has_the_name_of_a_door() -> None:
+    """What a file behind a door logs is found under the door's name, what the driver logs under the package's."""
+    doors = {".".join(["agentloop", *path.relative_to(ROOT).with_suffix("").parts]) for path in DOORS}
+    for path in FILES:
+        for found in re.findall(r"^log = logging.getLogger\((.+)\)$", path.read_text(encoding="utf-8"), re.MULTILINE):
+            own = ".".join(["agentloop", *path.relative_to(ROOT).with_suffix("").parts])
+            name = own if found == "__name__" else ast.literal_eval(found)
+            driver = LAYER_OF.get(path.stem) == "driver"
+            assert name in (["agentloop"] if driver else doors), path
 
 
 def test_the_root_is_cheap() -> None:
@@ -109,9 +155,6 @@ def test_the_surface_is_one_list() -> None:
     assert sorted(agentloop.__all__) == sorted([*parts, "__version__"])
     assert len(set(agentloop.__all__)) == len(agentloop.__all__)
     assert [name for name in agentloop.__all__ if not hasattr(agentloop, name)] == []
-
-
-DOORS = [path for path in FILES if not any(part.startswith("_") for part in path.relative_to(ROOT).parts)]
 
 
 @pytest.mark.parametrize("path", [path for path in DOORS if "cli" not in path.parts], ids=lambda path: path.stem)

@@ -13,20 +13,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from mcp_support import (
-    FOLDER,
-    connected,
-    end,
-    lists,
-    marked,
-    needs_mcp,
-    nothing_left,
-    polite,
-    results,
-    rude,
-    run,
-    texts,
-)
 
 from agentloop import (
     AbortSignal,
@@ -50,6 +36,20 @@ from agentloop import (
 from agentloop.errors import MissingExtra
 from agentloop.mcp import HttpServer, McpServers
 from agentloop.testing import ScriptedModel, call, collect
+from tests.mcp_support import (
+    FOLDER,
+    connected,
+    end,
+    lists,
+    marked,
+    needs_mcp,
+    nothing_left,
+    polite,
+    results,
+    rude,
+    run,
+    texts,
+)
 
 needs_mcp()
 pytestmark = pytest.mark.anyio
@@ -353,7 +353,7 @@ def test_an_event_loop_that_ends_leaves_no_process(backend: str) -> None:
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import anyio
-from mcp_support import nothing_left, rude, run
+from tests.mcp_support import nothing_left, rude, run
 from agentloop import ToolExecutionUpdate
 from agentloop.testing import call
 

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from mcp_support import FOLDER, MARK, mark, needs_mcp, nothing_left
 
 from agentloop.cli import main
 from agentloop.cli._mcp import _free, _name
+from tests.mcp_support import FOLDER, MARK, mark, needs_mcp, nothing_left
 
 needs_mcp()
 

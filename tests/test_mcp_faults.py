@@ -6,11 +6,11 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp_support import connected, end, lists, needs_mcp, nothing_left, problem, results, rude, run, texts
 
 from agentloop import RequestEnd, ToolExecutionUpdate
 from agentloop.mcp import McpServers, StdioServer
 from agentloop.testing import call, collect
+from tests.mcp_support import connected, end, lists, needs_mcp, nothing_left, problem, results, rude, run, texts
 
 needs_mcp()
 pytestmark = pytest.mark.anyio

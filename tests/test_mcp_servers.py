@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp_support import lists, needs_mcp, nothing_left, rude, run
 
 from agentloop._mcp.names import Names
 from agentloop.mcp import HttpServer, McpServers, StdioServer, mcp_servers, read_mcp_config
 from agentloop.testing import collect_sync
+from tests.mcp_support import lists, needs_mcp, nothing_left, rude, run
 
 ENVIRONMENT = {"HOME": "/home/me", "TOKEN": "s3cret"}
 

@@ -15,6 +15,7 @@ from agentloop.errors import GrammarError
 from agentloop.grammar import check
 from agentloop.messages import InlineData, Text
 from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
+from tests.deaf import deaf_until
 
 pytestmark = pytest.mark.anyio
 
@@ -197,12 +198,7 @@ async def test_a_tool_that_does_not_stop(by: str, stop_reason: str) -> None:
     @tool(timeout=5 if by == "timeout" else None)
     async def work(ctx: ToolContext) -> str:
         """Work."""
-        with anyio.CancelScope(shield=True):
-            while not release.is_set():
-                try:
-                    await release.wait()
-                except anyio.get_cancelled_exc_class():
-                    continue
+        await deaf_until(release)
         return "late"
 
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import itertools
 import logging
@@ -48,6 +47,7 @@ from agentloop.grammar import check
 from agentloop.messages import ToolCall, ToolResultMessage
 from agentloop.model import Finish, ModelRequest
 from agentloop.testing import STALL, ScriptedModel, VirtualClock, call, collect, wait_all_blocked
+from tests.deaf import deaf_until
 
 pytestmark = pytest.mark.anyio
 
@@ -236,12 +236,7 @@ async def test_g21_a_callback_that_ignores_its_cancellation_is_given_up(caplog: 
 
     async def deaf(messages: Any) -> Any:
         signal.abort("enough")
-        with anyio.CancelScope(shield=True):
-            while not release.is_set():
-                try:
-                    await release.wait()
-                except asyncio.CancelledError:
-                    pass
+        await deaf_until(release)
 
     events = await played(ScriptedModel(["never"]), clock=clock, abort=signal, abort_grace=0.25, transform_context=deaf)
     took = clock.now()
@@ -503,12 +498,7 @@ async def test_g24_a_call_that_is_deaf_is_given_up_when_the_consumer_leaves(capl
     async def deaf() -> str:
         """Hear nothing."""
         began.set()
-        with anyio.CancelScope(shield=True):
-            while not release.is_set():
-                try:
-                    await release.wait()
-                except asyncio.CancelledError:
-                    pass
+        await deaf_until(release)
         return "late"
 
     config = Config(
@@ -673,12 +663,7 @@ async def test_g18_an_order_to_leave_of_a_call_that_was_given_up() -> None:
     @tool(timeout=1)
     async def deaf() -> str:
         """Hear nothing, then leave."""
-        with anyio.CancelScope(shield=True):
-            while not release.is_set():
-                try:
-                    await release.wait()
-                except asyncio.CancelledError:
-                    pass
+        await deaf_until(release)
         raise KeyboardInterrupt("late")
 
     model = ScriptedModel([[call("deaf")], "done"])

@@ -9,12 +9,12 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from session_world import KEYS, Told, World, check_legal, count, options, texts_of
 
 from agentloop import AgentEnd, AssistantMessage
 from agentloop.cli.check import check_session
 from agentloop.omni.trace import trace_files
 from agentloop.session import Session
+from tests.session_world import KEYS, Told, World, check_legal, count, options, texts_of
 
 
 async def record_session(traces: Path, compacting: bool) -> None:

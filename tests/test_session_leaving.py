@@ -8,8 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-from conftest import BACKENDS
-from session_world import KEYS, Told, World, check_legal, options, texts_of
 
 from agentloop import (
     AbortSignal,
@@ -33,6 +31,8 @@ from agentloop.omni.carry import INTERRUPTED
 from agentloop.omni.trace import trace_files
 from agentloop.session import Session, SessionRun
 from agentloop.testing import ScriptedModel, call, collect
+from tests.conftest import BACKENDS
+from tests.session_world import KEYS, Told, World, check_legal, options, texts_of
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import anyio
 import pytest
-from session_world import World, options
 
 from agentloop import AbortSignal, AgentEnd, CustomMessage, McpConnectEnd, ModelError, Usage, tool, user
 from agentloop.compaction import Summarize, TurnsReach
@@ -21,6 +20,7 @@ from agentloop.omni.resume import resume_session
 from agentloop.session import Session
 from agentloop.testing import ScriptedModel, VirtualClock
 from agentloop.testing.scripted import STALL, call, text, thinking
+from tests.session_world import World, options
 
 pytestmark = pytest.mark.anyio
 

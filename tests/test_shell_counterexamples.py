@@ -12,7 +12,6 @@ from typing import Any
 
 import anyio
 import pytest
-from conftest import BACKENDS
 
 from agentloop import (
     AbortSignal,
@@ -52,6 +51,7 @@ from agentloop.subagent import subagent
 from agentloop.testing import ScriptedModel, wait_all_blocked
 from agentloop.testing.machine import illegal
 from agentloop.testing.scripted import call
+from tests.conftest import BACKENDS
 
 pytestmark = pytest.mark.anyio
 
@@ -422,7 +422,7 @@ async def test_a_server_that_dies_while_its_call_is_asked_about(restarts: int, a
     if anyio_backend == BACKENDS["uvloop"]:
         pytest.skip("as on asyncio")
     pytest.importorskip("mcp", reason="needs the official MCP SDK: pip install 'agentloop[mcp]'")
-    import mcp_support
+    from tests import mcp_support
 
     async def ask(request: ApprovalRequest) -> Any:
         for process in mcp_support.marked():

@@ -183,10 +183,10 @@ async def test_children_run_side_by_side() -> None:
 # ---------------------------------------------------------------- chains, traces, tokens
 
 
-async def three_deep(traces: Path | None = None, **changes: Any) -> list[Event]:
+async def three_deep(**changes: Any) -> list[Event]:
     """A parent, a child, a grandchild; each spends tokens."""
-    inner = child([["deep", spent(5)]], "inner", traces=traces)
-    outer = child([[call("inner", TASK), spent(3)], ["middle", spent(4)]], "outer", tools=[inner], traces=traces)
+    inner = child([["deep", spent(5)]], "inner")
+    outer = child([[call("inner", TASK), spent(3)], ["middle", spent(4)]], "outer", tools=[inner])
     return await played([outer], [[call("outer", TASK), spent(1)], ["top", spent(2)]], **changes)
 
 

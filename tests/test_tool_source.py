@@ -33,6 +33,7 @@ from agentloop.events import McpServerStatus
 from agentloop.grammar import check
 from agentloop.messages import ToolCall
 from agentloop.testing import STALL, ScriptedModel, VirtualClock, call, collect, wait_all_blocked
+from tests.deaf import deaf_until
 
 pytestmark = pytest.mark.anyio
 
@@ -353,16 +354,6 @@ async def test_nothing_of_it_begins_after_an_abort() -> None:
 
 
 # ---------------------------------------------------------------- closing
-
-
-async def deaf_until(release: anyio.Event) -> None:
-    """Wait for the event and hear nothing else."""
-    with anyio.CancelScope(shield=True):
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                pass
 
 
 @pytest.mark.parametrize(("asks", "grace", "bound"), [(None, 0.25, 0.75), (30.0, 0.25, 30.75), (None, 0, 0.1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from agentloop._results import result_message
 from agentloop.events import AgentStart, CompactionEnd, Event, MessageEnd, MessageUpdate, ToolExecutionEnd
 from agentloop.messages import AgentMessage, AssistantMessage, Text, ToolCall, ToolResultMessage, Usage, UserMessage
 from agentloop.reducer import State
@@ -121,10 +122,7 @@ class AgentState:
 
     def _result(self, call: ToolCall) -> ToolResultMessage:
         end = self._ended.get(call.id)
-        if end is None:
-            text = "[unknown outcome: the run was closed while this tool ran]"
-            return ToolResultMessage(call.id, call.name, (Text(text),), is_error=True, stop_reason="fatal")
-        result = end.result
-        return ToolResultMessage(
-            call.id, call.name, result.content, result.details, result.structured, end.is_error, end.stop_reason
-        )
+        if end is not None:
+            return result_message(end)
+        text = "[unknown outcome: the run was closed while this tool ran]"
+        return ToolResultMessage(call.id, call.name, (Text(text),), is_error=True, stop_reason="fatal")

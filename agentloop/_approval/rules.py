@@ -11,7 +11,6 @@ import attrs
 from agentloop._approval.automaton import Budget, Pattern, TooCostly
 from agentloop._approval.conditions import Condition
 from agentloop._approval.patterns import glob
-from agentloop._values import tuple_of
 
 Word: TypeAlias = Literal["allow", "ask", "deny", "forbid"]
 WORDS: Final[tuple[Word, ...]] = get_args(Word)
@@ -40,6 +39,18 @@ def checked_word(value: Any, where: str = "verdict") -> Word:
     if not isinstance(value, str) or value not in WORDS:
         raise ValueError(f"{where}: expected one of {', '.join(WORDS)}, got {value!r}")
     return value
+
+
+def tuple_of(kind: type, where: str, items: Any) -> tuple[Any, ...]:
+    """A sequence of one class, for converters. Raises `TypeError`, naming the place, for anything else."""
+    if not isinstance(items, Iterable):
+        one = f"; write [{kind.__name__}(…)]" if isinstance(items, kind) else ""
+        raise TypeError(f"{where}: expected a list of {kind.__name__}, got {type(items).__name__}{one}")
+    given = tuple(items)
+    for index, item in enumerate(given):
+        if not isinstance(item, kind):
+            raise TypeError(f"{where}[{index}]: expected a {kind.__name__}, got {type(item).__name__}")
+    return given
 
 
 def _names(tools: str | Iterable[str]) -> tuple[str, ...]:

@@ -29,10 +29,6 @@ class UntilWaiting(Wrapper[Event]):
         self._batch = _Batch(order == "all_at_once", list(calls))
         self._over = False
 
-    def __aiter__(self) -> UntilWaiting:
-        """Itself."""
-        return self
-
     async def __anext__(self) -> Event:
         """The next event. Raises `StopAsyncIteration` after the last, when the run has been left."""
         if self._over or self.waiting:

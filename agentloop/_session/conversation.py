@@ -13,6 +13,7 @@ from typing import Final
 import attrs
 
 from agentloop._agent.queues import MessageQueues
+from agentloop._results import result_message
 from agentloop.events import (
     AgentEnd,
     BlockAdded,
@@ -110,7 +111,7 @@ class Conversation:
                 if isinstance(message, ToolResultMessage):
                     self._ended.pop(message.tool_call_id, None)
             case ToolExecutionEnd():
-                self._ended[event.tool_call_id] = _result(event)
+                self._ended[event.tool_call_id] = result_message(event)
             case TurnStart() | RequestBegin():
                 self._drafting = self._drafting and not isinstance(event, TurnStart)
                 self._new_request()
@@ -154,19 +155,6 @@ class Conversation:
 _LOOKED_AT = frozenset({
     MessageStart, MessageEnd, ToolExecutionEnd, TurnStart, RequestBegin, CompactionBegin, CompactionEnd, AgentEnd,
 })  # fmt: skip
-
-
-def _result(end: ToolExecutionEnd) -> ToolResultMessage:
-    result = end.result
-    return ToolResultMessage(
-        end.tool_call_id,
-        end.tool_name,
-        result.content,
-        result.details,
-        result.structured,
-        end.is_error,
-        end.stop_reason,
-    )
 
 
 def _so_far(update: MessageUpdate | None) -> AssistantMessage | None:

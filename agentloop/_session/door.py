@@ -17,7 +17,7 @@ from agentloop.events import ApprovalRequest
 from agentloop.messages import UserMessage
 from agentloop.tools import ToolInvocation
 
-log = logging.getLogger("agentloop")
+log = logging.getLogger("agentloop.session")
 
 Approve: TypeAlias = Callable[[ApprovalRequest], MaybeAwaitable[Decision]]
 """Whether a call may run; see `Config.approve`."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import Protocol
 
 import anyio
 
@@ -22,9 +22,7 @@ from agentloop.omni.codec import Encoder, StreamFilter
 from agentloop.omni.recorder import Recording
 from agentloop.omni.records import Clock, Record
 
-T = TypeVar("T", covariant=True)
-
-log = logging.getLogger(__name__)
+log = logging.getLogger("agentloop.session")
 
 
 class Slot(Protocol):
@@ -60,14 +58,7 @@ class OneMoment:
         self._now = None
 
 
-class _Steps(Stepped[T]):
-    """What every hand-written async generator has alike."""
-
-    def __aiter__(self) -> AsyncGenerator[T, None]:
-        return self
-
-
-class SessionRun(_Steps[Event]):
+class SessionRun(Stepped[Event]):
     """A run of a session: an async iterator of its events. Made by `Session.run` and `Session.compact`.
 
     As the kernel's `Run`: one step at a time; a step that is cancelled ends the run cleanly, inside `running(…)` it does
@@ -160,7 +151,7 @@ class SessionRun(_Steps[Event]):
             self._settle()
 
 
-class SessionRecords(_Steps[Record]):
+class SessionRecords(Stepped[Record]):
     """A run of a session as its OmniMessage records, as streamed. Made by `Session.records`; stepped like `SessionRun`."""
 
     def __init__(self, run: SessionRun) -> None:

@@ -59,14 +59,14 @@ def outcome_words(card: ToolCard) -> str:
     return word if card.error_code in (None, "tool_error", "aborted") else f"{word}: {card.error_code}"
 
 
-def result_lines(card: ToolCard, most: int = RESULT_LINES) -> list[str]:
+def result_lines(card: ToolCard) -> list[str]:
     """The first lines of what a card has to show, and how many more there are."""
     content = () if card.result is None else card.result.content
     text = "\n".join(block.text if isinstance(block, Text) else f"[{block.type}]" for block in content)
     text = text or card.output
     lines = [line.expandtabs(4) for line in safe(text[:_SHOWN]).split("\n") if line.strip()]
-    more = text.count("\n") + 1 - most
-    return lines if len(lines) <= most else [*lines[:most], f"… {counted(more, 'more line')}"]
+    more = text.count("\n") + 1 - RESULT_LINES
+    return lines if len(lines) <= RESULT_LINES else [*lines[:RESULT_LINES], f"… {counted(more, 'more line')}"]
 
 
 _SHOWN = 20_000  # characters of a result that are looked at for its first lines

@@ -27,7 +27,7 @@ from agentloop.model import (
 from agentloop.models._errors import payload_error
 from agentloop.models._shared import MISREAD, compact_json, count_in, misread, text_or_none
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("agentloop.models.gemini")
 
 _FINISH: Mapping[str, FinishReason] = {
     "STOP": "stop",

@@ -1,4 +1,4 @@
-"""The old spelling, read and never written: six stop reasons, a `reason` on `abort`, fields that moved out of the meta.
+"""The old spelling, read and never written: four stop reasons, a `reason` on `abort`, fields that moved out of the meta.
 
 Nothing here touches a file: `modernise` gives a copy where something is old, and the record itself where nothing is.
 """

@@ -7,14 +7,8 @@ from typing import Any, Final
 
 import attrs
 
+from agentloop.omni._types import PIECE_FIELDS
 from agentloop.omni.records import PARTIALS, Payload, Record, event_kind, is_complete_model_message, is_partial
-
-_CONTENT: Final = {
-    "partial_text": "text",
-    "partial_thinking": "thinking",
-    "partial_tool_call": "arguments",
-    "partial_tool_call_output": "output",
-}
 
 
 @attrs.define
@@ -78,7 +72,7 @@ class SessionOrder:
 
     def _partial(self, kind: str, payload: Payload) -> None:
         key = (kind, payload.get("tool_call_id", ""))
-        content, step = payload[_CONTENT[kind]], payload["event_type"]
+        content, step = payload[PIECE_FIELDS[kind]], payload["event_type"]
         self._nothing_due(kind, key)
         fragment = self._fragments.get(key)
         if (step == "start") == (fragment is not None):
@@ -127,7 +121,7 @@ class SessionOrder:
             self._say("fragment_closed", f"{kind} is complete before its stop")
         elif fragment.stop_reason != payload.get("stop_reason", "completed"):
             self._say("fragment_reason", f"stop says {fragment.stop_reason}, the record {payload.get('stop_reason')}")
-        if "".join(fragment.pieces) != payload[_CONTENT[kind]]:
+        if "".join(fragment.pieces) != payload[PIECE_FIELDS[kind]]:
             self._say("fragment_content", f"the deltas of {kind} are not its content")
 
     def _inside(self, kind: str, payload: Payload) -> None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
+from agentloop._results import result_message
 from agentloop._values import valid_text
 from agentloop.errors import StopReason
 from agentloop.events import (
@@ -53,7 +54,7 @@ from agentloop.omni._types import COMPLETE, Payload, Record
 from agentloop.omni.custom import MessageRegistry
 from agentloop.reducer import State
 
-log = logging.getLogger("agentloop.omni")
+log = logging.getLogger("agentloop.omni.codec")
 
 Events: TypeAlias = list[Event]
 
@@ -399,10 +400,9 @@ class SessionReader:
             payload.get("terminate") is True,
         )
         self._names.pop(call, None)
-        self._results[call] = ToolResultMessage(
-            call, name, result.content, result.details, result.structured, is_error, stop_reason
-        )
-        return [ToolExecutionEnd(call, name, result, is_error, stop_reason, payload.get("error_code"))]
+        end = ToolExecutionEnd(call, name, result, is_error, stop_reason, payload.get("error_code"))
+        self._results[call] = result_message(end)
+        return [end]
 
     # ------------------------------------------------------------ run and turn
 

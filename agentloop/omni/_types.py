@@ -216,3 +216,11 @@ PARTIALS: Final[dict[str, type]] = {
     "partial_tool_call_output": PartialToolCallOutputPayload,
 }
 """The four partials. The list is closed: any other `model_msg` counts as complete."""
+
+PIECE_FIELDS: Final[dict[str, str]] = {
+    "partial_text": "text",
+    "partial_thinking": "thinking",
+    "partial_tool_call": "arguments",
+    "partial_tool_call_output": "output",
+}
+"""The field of each partial in which its piece stands."""

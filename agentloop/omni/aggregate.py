@@ -6,23 +6,14 @@ that a parent's and a child's text, or the outputs of two tools, never mix.
 
 from __future__ import annotations
 
-from typing import Final
-
 from agentloop._results import NO_OUTPUT
 from agentloop._values import valid_text
-from agentloop.omni._types import PARTIALS, Payload, Record
+from agentloop.omni._types import PARTIALS, PIECE_FIELDS, Payload, Record
 from agentloop.omni.records import origin_of
 
 __all__ = ["Aggregator", "Fragments", "Key"]
 
 Key = tuple[tuple[str, ...], str, str]
-
-_TEXT_FIELD: Final = {
-    "partial_text": "text",
-    "partial_thinking": "thinking",
-    "partial_tool_call": "arguments",
-    "partial_tool_call_output": "output",
-}
 
 
 class Fragments:
@@ -42,7 +33,7 @@ class Fragments:
     def add(self, record: Record) -> None:
         """Add a fragment. Raises what a record that does not fit makes it raise."""
         payload = record["payload"]
-        text, name, images = payload[_TEXT_FIELD[payload["type"]]], payload.get("name", ""), payload.get("images", [])
+        text, name, images = payload[PIECE_FIELDS[payload["type"]]], payload.get("name", ""), payload.get("images", [])
         if type(text) is not str or type(name) is not str or not isinstance(images, list):
             raise TypeError("expected strings, and an array of images")
         self.record = record

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
+from agentloop.omni._types import PIECE_FIELDS
 from agentloop.omni.jsonl import dumps
 from agentloop.omni.records import Record, event_kind, is_complete_model_message, is_partial, origin_of
 from agentloop.omni.sse import encode, encode_server_event
@@ -58,13 +59,6 @@ RESYNC_REQUIRED: Final[Mapping[str, Any]] = {"type": "resync_required"}
 FragmentKey: TypeAlias = tuple[tuple[str, ...], str, str | None]
 """Origin, type of the fragment, id of the call: two producers never share one."""
 
-_CONTENT: Final = {
-    "partial_text": "text",
-    "partial_thinking": "thinking",
-    "partial_tool_call": "arguments",
-    "partial_tool_call_output": "output",
-}
-
 
 @attrs.define
 class _Fragment:
@@ -73,7 +67,7 @@ class _Fragment:
     images: list[str] | None = None
 
     def add(self, payload: Mapping[str, Any]) -> None:
-        text = payload.get(_CONTENT[payload["type"]])
+        text = payload.get(PIECE_FIELDS[payload["type"]])
         if isinstance(text, str) and text:
             self.pieces.append(text)
             if len(self.pieces) >= _JOIN_AT:
@@ -84,7 +78,7 @@ class _Fragment:
     def start(self) -> Record:
         """One synthetic start that carries everything so far."""
         payload = dict(self.first["payload"])
-        content = _CONTENT[payload["type"]]
+        content = PIECE_FIELDS[payload["type"]]
         begun: dict[str, Any] = {}
         for name, value in payload.items():
             if name == "images":

@@ -30,7 +30,7 @@ from agentloop.events import (
     ToolCallDelta,
     ToolCallStart,
 )
-from agentloop.omni._calls import GRACE, Call, start_call
+from agentloop.omni._calls import GRACE, Call
 from agentloop.omni.codec import Encoder, TraceFilter
 from agentloop.omni.records import Clock, Record
 from agentloop.omni.redact import mask_secrets
@@ -113,10 +113,6 @@ class Recording(Wrapper[Event]):
         self._closed = False
         self._keep = False
 
-    def __aiter__(self) -> Recording:
-        """Itself."""
-        return self
-
     async def __anext__(self) -> Event:
         """The next event, recorded. Raises `StopAsyncIteration` after the last, and `TraceWriteError` (policy
         `fail`)."""
@@ -183,7 +179,7 @@ class Recording(Wrapper[Event]):
                 raise TraceWriteError(f"expected the sink to take a record, got {error!r}") from error
             if not isawaitable(answer):
                 return
-            self._call = start_call(answer)
+            self._call = Call(answer)
         await self._await_sink(self._call)
 
     def _kept(self, record: Record) -> Record | None:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterable, Callable
 from typing import TypeVar
 
 import anyio
-import anyio.lowlevel
 
+from agentloop._host import in_event_loop
 from agentloop.events import Event
 
 __all__ = ["collect", "collect_sync"]
@@ -35,15 +35,6 @@ def collect_sync(events: AsyncIterable[Event], *, backend: str = "asyncio") -> l
 
     Raises `RuntimeError` inside a running event loop.
     """
-    if _in_event_loop():
+    if in_event_loop():
         raise RuntimeError("collect_sync: expected no event loop in this thread, found one; use await collect(…)")
     return anyio.run(collect, events, backend=backend)
-
-
-def _in_event_loop() -> bool:
-    """Apart from its caller: what a run raises below an `except` would show the exception caught there as well."""
-    try:
-        anyio.lowlevel.current_token()
-    except RuntimeError:
-        return False
-    return True

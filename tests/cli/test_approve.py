@@ -16,6 +16,7 @@ import pytest
 from agentloop.approval import Question
 from agentloop.cli import main
 from agentloop.cli._approve import shown, visible
+from tests.cli.commands import Captured, command
 
 PROMPT = "what is 12*7 + 3, and how many lines has notes.txt?"
 COMMAND = [sys.executable, "-W", "error", "-m", "agentloop", "run"]
@@ -32,17 +33,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """In this process, where standard input is no terminal."""
-    code = main(["run", *words])
-    out, err = capsys.readouterr()
-    return code, out, err
+def run(capsys: Captured, *words: str) -> tuple[int, str, str]:
+    return command(capsys, "run", *words)
 
 
 # ---------------------------------------------------------------- where nobody can be asked
 
 
-def test_the_default_runs_what_was_offered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_runs_what_was_offered(folder: Path, capsys: Captured) -> None:
     """Without the option, and with `allow`, all calls run."""
     for words in ([], ["--approve", "allow"]):
         code, out, _ = run(capsys, PROMPT, *words)
@@ -51,7 +49,7 @@ def test_the_default_runs_what_was_offered(folder: Path, capsys: pytest.CaptureF
         assert "[measure_file] done" in out
 
 
-def test_deny_runs_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deny_runs_nothing(folder: Path, capsys: Captured) -> None:
     """Every call is denied, and the run goes on to its end."""
     code, out, err = run(capsys, PROMPT, "--approve", "deny")
     assert code == 0
@@ -60,7 +58,7 @@ def test_deny_runs_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "terminal" not in err
 
 
-def test_ask_without_a_terminal_denies_and_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ask_without_a_terminal_denies_and_says_so(folder: Path, capsys: Captured) -> None:
     """One line on standard error, and nothing runs."""
     code, out, err = run(capsys, PROMPT, "--approve", "ask")
     assert code == 0
@@ -68,7 +66,7 @@ def test_ask_without_a_terminal_denies_and_says_so(folder: Path, capsys: pytest.
     assert "[calculate] denied" in out
 
 
-def test_a_policy_from_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_policy_from_a_file(folder: Path, capsys: Captured) -> None:
     """What it allows runs, what it denies does not; nobody needs to be asked."""
     code, out, err = run(capsys, PROMPT, "--approve", "sums.toml")
     assert code == 0
@@ -93,7 +91,7 @@ def test_a_policy_from_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) 
         (".", "--approve: expected allow, ask, deny or the file of a policy, got . (Is a directory)"),
     ],
 )
-def test_a_policy_that_cannot_be_read(folder: Path, capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
+def test_a_policy_that_cannot_be_read(folder: Path, capsys: Captured, words: str, said: str) -> None:
     """A wrong command line: 2, one line, no run."""
     code, out, err = run(capsys, PROMPT, "--approve", words)
     assert (code, out) == (2, "")

@@ -9,23 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from agentloop.cli import main
 from agentloop.omni.reader import trace_files
+from tests.cli.commands import Captured, command
 
-Captured = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def command(capsys: Captured, *words: str) -> tuple[int, str, str]:
-    code = main(list(words))
-    out, err = capsys.readouterr()
-    return code, out, err
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def recorded(capsys: Captured, session: str, traces: str = "traces") -> Path:

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentloop import Config, Context, ModelError, agent_loop, tool
-from agentloop.cli import main
 from agentloop.cli._quiet import QuietPrinter
 from agentloop.compaction import Summarize, TurnsReach
 from agentloop.config import Retry
 from agentloop.testing import ScriptedModel, call, collect_sync
+from tests.cli.commands import Captured, command
 
-Captured = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def run(capsys: Captured, *words: str) -> tuple[int, str, str]:
-    code = main(["run", "--quiet", *words])
-    out, err = capsys.readouterr()
-    return code, out, err
+    return command(capsys, "run", "--quiet", *words)
 
 
 @tool

@@ -20,6 +20,7 @@ import pytest
 from agentloop import __version__
 from agentloop.cli import main
 from agentloop.models.offline import HELP
+from tests.cli.commands import Captured, command
 
 TOOLS = '''
 import anyio
@@ -63,16 +64,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main(["run", *words])
-    out, err = capsys.readouterr()
-    return code, out, err
+def run(capsys: Captured, *words: str) -> tuple[int, str, str]:
+    return command(capsys, "run", *words)
 
 
 # ---------------------------------------------------------------- in one process
 
 
-def test_a_run_with_tools(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_tools(folder: Path, capsys: Captured) -> None:
     """The first run of a newcomer: parallel calls of the example tools, a second turn, the answer; it completes."""
     code, out, err = run(capsys, "what is 12*7 + 3, and how many lines has notes.txt?")
     assert code == 0
@@ -82,7 +81,7 @@ def test_a_run_with_tools(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "completed · 2 turns · " in err
 
 
-def test_several_words_are_one_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_words_are_one_prompt(capsys: Captured) -> None:
     """A prompt without quotes is taken as it was meant."""
     assert "1 + 1 = 2" in run(capsys, "what", "is", "1 + 1")[1]
 
@@ -133,21 +132,19 @@ def test_a_pipe_that_nobody_asked_for() -> None:
         os.close(ours)
 
 
-def test_standard_input_that_is_closed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_standard_input_that_is_closed(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     """A process without one runs all the same."""
     monkeypatch.setattr(sys, "stdin", None)
     assert run(capsys, "--quiet", "1 + 1") == (0, "1 + 1 = 2\n", "")
 
 
 @pytest.mark.parametrize("words", [[""], ["  "]])
-def test_no_prompt(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_prompt(words: list[str], capsys: Captured) -> None:
     """An empty prompt is a wrong command line, not a run."""
     assert run(capsys, *words) == (2, "", "agentloop run: PROMPT: expected some text, got none\n")
 
 
-def test_wrong_words_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words_are_one_line(capsys: Captured) -> None:
     """What the command line asks for and cannot be had is one line on standard error, and exit code 2."""
     code, out, err = run(capsys, "hi", "--tools", "nowhere:x")
     assert (code, out) == (2, "")
@@ -167,7 +164,7 @@ def test_wrong_words_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         ["--prices", "nan,1"],
     ],
 )
-def test_wrong_numbers(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_numbers(words: list[str], capsys: Captured) -> None:
     """Numbers out of range, and what is no number, are refused by the parser, which says what it expected."""
     with pytest.raises(SystemExit) as caught:
         main(["run", "hi", *words])
@@ -191,7 +188,7 @@ def test_wrong_numbers(words: list[str], capsys: pytest.CaptureFixture[str]) -> 
         ),
     ],
 )
-def test_wrong_options(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options(words: list[str], said: str, capsys: Captured) -> None:
     """The subcommand's own usage, what it does not know, and what may have been meant; nothing a terminal would obey."""
     with pytest.raises(SystemExit) as caught:
         main(words)
@@ -199,14 +196,14 @@ def test_wrong_options(words: list[str], said: str, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.splitlines()[-1] == said
 
 
-def test_resume_without_a_session(capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_without_a_session(capsys: Captured) -> None:
     """Only what is required is asked for: a prompt is not."""
     with pytest.raises(SystemExit):
         main(["resume"])
     assert capsys.readouterr().err.endswith("the following arguments are required: FILE|ID\n")
 
 
-def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_and_help(capsys: Captured) -> None:
     """The version, the list of commands, and a command's own arguments."""
     for words, expected in (
         (["--version"], __version__),
@@ -221,7 +218,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "COMMAND" in capsys.readouterr().out
 
 
-def test_records(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records(folder: Path, capsys: Captured) -> None:
     """`--json` prints records only, each a line: lifecycle and content, the whole run."""
     code, out, err = run(capsys, "what is 2+2", "--json")
     records = [json.loads(line) for line in out.splitlines()]
@@ -235,7 +232,7 @@ def test_records(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert records[-1]["payload"]["status"] == "completed"
 
 
-def test_system_prompt_tools_and_limits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_system_prompt_tools_and_limits(folder: Path, capsys: Captured) -> None:
     """Only the chosen tools are offered; a turn too many ends the run for good."""
     code, out, _ = run(capsys, "what is 2+2", "--no-default-tools", "--system", "Be brief.")
     assert (code, "`calculate`, which this run does not offer" in out) == (0, True)
@@ -245,7 +242,7 @@ def test_system_prompt_tools_and_limits(folder: Path, capsys: pytest.CaptureFixt
     assert "fatal (max_turns)" in err
 
 
-def test_a_deadline(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_deadline(folder: Path, capsys: Captured) -> None:
     """A run that takes too long is aborted, and says so."""
     code, out, err = run(capsys, "call wait", "--tools", "slow_tools.py:wait", "--deadline", "0.05")
     assert code == 130
@@ -253,14 +250,14 @@ def test_a_deadline(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "aborted (deadline)" in err
 
 
-def test_prices(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prices(capsys: Captured) -> None:
     """With prices the last line says what it cost."""
     code, _, err = run(capsys, "hello", "--prices", "1000000,0")
     assert code == 0
     assert err.splitlines()[-1].endswith("1 token in, 79 out · 1.0000")
 
 
-def test_the_help_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_the_model(capsys: Captured) -> None:
     """What no rule fits is answered by what the model is and can do."""
     assert HELP in run(capsys, "write a poem")[1]
 

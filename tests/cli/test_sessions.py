@@ -9,26 +9,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentloop.cli import main
 from agentloop.models.offline import OfflineModel
 from agentloop.omni.reader import read, trace_files
 from agentloop.session import Session
 from agentloop.testing import ScriptedModel, collect
+from tests.cli.commands import Captured, command
 
-Captured = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def command(capsys: Captured, *words: str) -> tuple[int, str, str]:
-    code = main(list(words))
-    out, err = capsys.readouterr()
-    return code, out, err
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def texts(path: Path) -> list[str]:

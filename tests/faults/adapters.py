@@ -14,10 +14,10 @@ from unittest import mock
 
 import anyio.lowlevel
 import httpx2
-from streams import APIS, Api
 
 from agentloop import Context, agent_loop
 from agentloop.testing import VirtualClock
+from tests.streams import APIS, Api
 
 from .scenarios import config
 from .stage import Stage

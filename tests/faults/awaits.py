@@ -129,7 +129,6 @@ LEFT_OUT: dict[str, str] = {
     "models/_http.py: await answer.close": _NO_WAIT,
     "models/_sdk.py: await close_whole(self._inside": _NO_WAIT,
     "models/openai_chat.py: await self._bytes.aclose": _NO_WAIT,
-    "omni/_calls.py": "the sink's own awaitable is the caller's; each backend has lines of its own here",
     "omni/recorder.py": _SECOND,
     "session.py: await self.aclose": "nothing goes on any more where the block is left, but behind a first fault",
     "subagent.py: await self._events.aclose": _SECOND,
@@ -193,9 +192,7 @@ def role(found: tuple[Spot, ...]) -> str:
     first = found[0]
     if (first.file, first.function) in (("_run.py", "_main"), ("_host.py", "driver")):
         return "driver"
-    if first.file == "_host.py" and first.function != "sleep":
-        return "job"
-    return "sink call" if first.file == "omni/_calls.py" else "other"
+    return "job" if first.file == "_host.py" and first.function != "sleep" else "other"
 
 
 # ---------------------------------------------------------------- the points
@@ -245,7 +242,7 @@ class Point:
             return False
         if self.kind == "goes on" and self.spots[-1].function in NOTHING_RAISES:
             return False
-        return fault is not THIS or self.role in ("job", "sink call", "other")
+        return fault is not THIS or self.role in ("job", "other")
 
 
 class AwaitPoints(Points):

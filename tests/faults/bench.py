@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -31,7 +30,7 @@ from agentloop import (
 from agentloop.grammar import check
 from agentloop.messages import Usage
 from agentloop.model import UsageChunk
-from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
+from agentloop.testing import ScriptedModel, VirtualClock, call, collect
 
 
 class Bad(Exception):
@@ -383,34 +382,3 @@ def outcome(events: Sequence[Event]) -> tuple[Any, Any]:
     end = events[-1]
     assert isinstance(end, AgentEnd)
     return end.stop_reason, end.error_code
-
-
-def tasks_alive() -> int:
-    """How many tasks the event loop has."""
-    native: Any = anyio.lowlevel.current_token().native_token
-    if hasattr(native, "call_soon_threadsafe"):
-        return len(asyncio.all_tasks())
-    import trio
-
-    return trio.lowlevel.current_statistics().tasks_living
-
-
-@asynccontextmanager
-async def nothing_left() -> AsyncIterator[None]:
-    """The block leaves no task behind, and gives the event loop nothing to complain about."""
-    complaints: list[Any] = []
-    native: Any = anyio.lowlevel.current_token().native_token
-    asyncio_loop = native if hasattr(native, "call_soon_threadsafe") else None
-    if asyncio_loop is not None:
-        kept = asyncio_loop.get_exception_handler()
-        asyncio_loop.set_exception_handler(lambda loop, context: complaints.append(context))
-    await wait_all_blocked()
-    before = tasks_alive()
-    try:
-        yield
-        await wait_all_blocked()
-        assert tasks_alive() == before, "tasks are left"
-        assert complaints == []
-    finally:
-        if asyncio_loop is not None:
-            asyncio_loop.set_exception_handler(kept)

@@ -35,8 +35,10 @@ from agentloop import AbortSignal, AgentEnd, Event, loop, running
 from agentloop._host import make_host
 from agentloop.grammar import Checker, check
 from agentloop.testing import VirtualClock, wait_all_blocked
+from tests.deaf import deaf_until
+from tests.leftovers import tasks_alive
 
-from .bench import Bad, Worse, tasks_alive
+from .bench import Bad, Worse
 
 BOUND = 10.0
 """Real seconds that a replay may take, closing included; far above what is needed, so that only a hang exceeds it."""
@@ -138,12 +140,7 @@ class Points:
         assert self.fault is not None
         if self.fault.name == "hang":
             await anyio.sleep_forever()
-        with anyio.CancelScope(shield=True):
-            while not self.release.is_set():
-                try:
-                    await self.release.wait()
-                except asyncio.CancelledError:
-                    pass
+        await deaf_until(self.release)
 
     @asynccontextmanager
     async def body(self, name: str) -> AsyncIterator[None]:

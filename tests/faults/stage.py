@@ -24,12 +24,11 @@ import anyio.lowlevel
 from agentloop import AgentEnd, Event, TraceWriteError, running
 from agentloop.grammar import Checker, check
 from agentloop.models import _held
-from agentloop.omni import _calls
 from agentloop.testing import wait_all_blocked
 from agentloop.testing._contract_parts import no_generator_left
+from tests.leftovers import tasks_alive
 
 from .awaits import AwaitPoints, Spot, leaves, watching
-from .bench import tasks_alive
 from .matrix import Fault, counted
 
 Story: TypeAlias = Callable[["Stage"], Awaitable[None]]
@@ -120,7 +119,7 @@ class Stage:
         fault, here = self.points.fault, self.points.here
         if fault is None or here is None:
             return False
-        in_step = here.role in ("consumer", "driver", "other", "sink call") or here.name.startswith(OWN)
+        in_step = here.role in ("consumer", "driver", "other") or here.name.startswith(OWN)
         if in_step and (fault.inside or fault.name.startswith("this task")):
             return True
         return fault.leaves or fault.order or (in_step and fault.error is not None)
@@ -245,7 +244,6 @@ def _quick() -> Iterator[None]:
         trio_run._r.seed(0)
     with (
         mock.patch.object(_held.close_shielded, "__defaults__", (0.05,)),
-        mock.patch.object(_calls, "GRACE", 0.02),
         mock.patch("agentloop.omni.recorder.GRACE", 0.02),
         mock.patch("agentloop.models._sdk.TRAILING_BOUND", 0.02),
     ):

@@ -13,8 +13,9 @@ import pytest
 
 from agentloop import Block, Config, Context, ToolExecutionEnd, agent_loop, tool
 from agentloop.testing import ScriptedModel, call, collect
+from tests.leftovers import nothing_left
 
-from .bench import NONSENSE, RAISED, Bad, HostileText, NamelessError, Plain, Proxy, nothing_left, outcome
+from .bench import NONSENSE, RAISED, Bad, HostileText, NamelessError, Plain, Proxy, outcome
 
 pytestmark = pytest.mark.anyio
 

@@ -43,8 +43,9 @@ from agentloop.model import Finish, TextChunk, ThinkingChunk, ToolCallChunk
 from agentloop.omni import codec
 from agentloop.omni.recorder import record
 from agentloop.testing import CUT, ScriptedModel, VirtualClock, call, collect, wait_all_blocked
+from tests.leftovers import nothing_left
 
-from .bench import nothing_left, outcome
+from .bench import outcome
 
 pytestmark = pytest.mark.anyio
 

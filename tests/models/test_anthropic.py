@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,12 +116,6 @@ def say(text: str = "Hello") -> tuple[Any, ...]:
 
 
 EVENTS = {"content-type": "text/event-stream"}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[WireServer]:
-    with WireServer() as running:
-        yield running
 
 
 def adapter(address: str, **options: Any) -> Anthropic:

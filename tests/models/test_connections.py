@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -113,12 +113,6 @@ ROWS = [
     Row(Ollama, ollama_parts, "httpx2", "AsyncClient", "ollama", "OLLAMA_API_KEY", "application/x-ndjson"),
 ]
 every = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.adapter.__name__)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[WireServer]:
-    with WireServer() as running:
-        yield running
 
 
 async def closed(server: WireServer) -> bool:

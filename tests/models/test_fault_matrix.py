@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 import attrs
 import pytest
-from streams import APIS, ARGUMENTS, TEXT, Api
 
 from agentloop.config import Config
 from agentloop.context import Context
@@ -25,6 +24,7 @@ from agentloop.models import _sdk
 from agentloop.testing import VirtualClock
 from agentloop.testing._contract_parts import no_generator_left
 from agentloop.testing.wire import Play, SeenRequest, WireServer
+from tests.streams import APIS, ARGUMENTS, TEXT, Api
 
 pytestmark = pytest.mark.anyio
 

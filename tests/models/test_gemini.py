@@ -97,12 +97,6 @@ def say(*texts: str) -> list[Any]:
     return [*(event({"text": text}) for text in texts), event(reason="STOP", usageMetadata={"promptTokenCount": 3})]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[WireServer]:
-    with WireServer() as running:
-        yield running
-
-
 # ---------------------------------------------------------------- history out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -43,12 +43,6 @@ Stream = Callable[[int], bytes]
 
 def made(adapter: Any, address: str, **options: Any) -> Any:
     return adapter("m", base_url=address, api_key="key", **options)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[WireServer]:
-    with WireServer() as running:
-        yield running
 
 
 # ---------------------------------------------------------------- connections

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +103,6 @@ def ndjson(*lines: Any) -> bytes:
 
 def adapter(address: str, **options: Any) -> Ollama:
     return Ollama(MODEL, base_url=address, **options)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[WireServer]:
-    with WireServer() as running:
-        yield running
 
 
 # ---------------------------------------------------------------- lines in

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,12 +126,6 @@ def say(text: str = "Hello") -> tuple[Any, ...]:
 
 
 EVENTS = {"content-type": "text/event-stream"}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[WireServer]:
-    with WireServer() as running:
-        yield running
 
 
 def adapter(address: str, **options: Any) -> OpenAIResponses:

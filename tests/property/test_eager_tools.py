@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator
@@ -53,8 +52,10 @@ from agentloop.grammar import check
 from agentloop.messages import InlineData, ToolCall, text_of
 from agentloop.model import BlockChunk, BlockEnd, Finish
 from agentloop.testing import STALL, ScriptedModel, VirtualClock, call, collect, sleep, wait_all_blocked
+from tests.deaf import deaf_until
+from tests.leftovers import nothing_left
 
-from .world import Plan, World, nothing_left, plans
+from .world import Plan, World, plans
 
 pytestmark = pytest.mark.anyio
 
@@ -564,12 +565,7 @@ async def test_a_tool_that_does_not_stop_is_given_up(ending: str, caplog: pytest
     @tool(replay="safe", timeout=1)
     async def deaf() -> str:
         """Ignore everything."""
-        with anyio.CancelScope(shield=True):
-            while not release.is_set():
-                try:
-                    await release.wait()
-                except asyncio.CancelledError:
-                    pass
+        await deaf_until(release)
         return "too late"
 
     def let_go(request: Any) -> None:

@@ -33,8 +33,9 @@ from agentloop import (
 from agentloop.grammar import check
 from agentloop.model import Finish
 from agentloop.testing import CUT, STALL, ScriptedModel, VirtualClock, call, collect, sleep, wait_all_blocked
+from tests.deaf import deaf_until
 
-from .world import Failure, Plan, World, plans
+from .world import Failure, Plan, World, plans, played
 
 pytestmark = pytest.mark.anyio
 
@@ -50,17 +51,11 @@ async def test_g18_failures_are_events(plan: Plan) -> None:
     """Nothing that a model, tool, hook or callback raises leaves the run; how it failed is told by stable codes."""
     from agentloop import ERROR_CODES
 
-    world = await _played(plan)
+    world = await played(plan)
     for event in world.of(RequestEnd, ToolExecutionEnd, AgentEnd):
         assert event.error_code is None or event.error_code in ERROR_CODES
         status = event.status if isinstance(event, RequestEnd) else event.stop_reason
         assert (event.error_code is None) == (status == "completed")
-
-
-async def _played(plan: Plan) -> World:
-    world = World(plan)
-    await world.play()
-    return world
 
 
 @pytest.mark.parametrize(
@@ -157,7 +152,7 @@ async def test_g18_arguments_that_cannot_be_a_run(messages: Any, context: Any, e
 @given(plan=plans(after=None))
 async def test_g19_a_result_is_never_empty(plan: Plan) -> None:
     """Every result says something; `[no output]` is no error."""
-    world = await _played(plan)
+    world = await played(plan)
     for event in world.of(ToolExecutionEnd):
         text = event.result.text
         assert text.strip() if event.is_error else text
@@ -378,12 +373,7 @@ async def test_g21_the_deaf_are_given_up_within_the_bound(deaf: str) -> None:
 
     async def stubborn(request: Any) -> Any:
         yield "text"
-        with anyio.CancelScope(shield=True):
-            while not world.release.is_set():
-                try:
-                    await world.release.wait()
-                except asyncio.CancelledError:
-                    pass
+        await deaf_until(world.release)
         yield "late"
 
     world.start(**({"model": stubborn} if deaf == "provider" else {}))

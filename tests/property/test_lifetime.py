@@ -33,12 +33,11 @@ from agentloop import (
 from agentloop.grammar import Checker, check
 from agentloop.model import Finish
 from agentloop.testing import ScriptedModel, call, collect, wait_all_blocked
+from tests.leftovers import nothing_left
 
-from .world import Plan, World, nothing_left, plans
+from .world import Plan, World, plans
 
 pytestmark = pytest.mark.anyio
-
-BUSY = Plan(replies=(["text", call("ok", id="a"), call("forever", id="b")], "done"))
 
 
 class Busy:
@@ -47,7 +46,6 @@ class Busy:
     def __init__(self) -> None:
         self.cleaned: list[str] = []
         self.started = anyio.Event()
-        self.after_close: list[str] = []
         busy = self
 
         @tool

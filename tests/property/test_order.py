@@ -45,15 +45,9 @@ from agentloop.grammar import check
 from agentloop.model import BlockEnd, Finish, TextChunk, ThinkingChunk, ToolCallChunk
 from agentloop.testing import ScriptedModel, collect
 
-from .world import Plan, World, plans
+from .world import Plan, World, plans, played
 
 pytestmark = pytest.mark.anyio
-
-
-async def played(plan: Plan) -> World:
-    world = World(plan)
-    await world.play()
-    return world
 
 
 @given(plan=plans())

@@ -35,7 +35,8 @@ from agentloop import (
 from agentloop.grammar import check
 from agentloop.messages import Usage
 from agentloop.model import Finish, TextChunk, ThinkingChunk, ToolCallChunk, UsageChunk
-from agentloop.testing import CUT, STALL, ScriptedModel, VirtualClock, call, sleep, text, thinking, wait_all_blocked
+from agentloop.testing import CUT, STALL, ScriptedModel, VirtualClock, call, sleep, text, thinking
+from tests.deaf import deaf_until
 
 TOOLS = ("ok", "slow", "boom", "stream", "report", "nothing", "odd", "wait", "alone", "polite", "missing")
 """Tools of the world by temper; `missing` is one that nobody offers, `deaf` and `foreign` are drawn apart."""
@@ -327,12 +328,7 @@ class World:
         @tool
         async def deaf(ctx: ToolContext, n: int = 0) -> str:
             async with body("deaf", ctx):
-                with anyio.CancelScope(shield=True):
-                    while not world.release.is_set():
-                        try:
-                            await world.release.wait()
-                        except asyncio.CancelledError:
-                            pass
+                await deaf_until(world.release)
                 return "too late"
 
         found = [ok, slow, boom, stream, report, nothing, odd, alone]
@@ -482,21 +478,8 @@ class World:
         return [event for event in self.events if isinstance(event, kinds)]
 
 
-def tasks_alive() -> int:
-    """How many tasks the event loop has."""
-    native: Any = anyio.lowlevel.current_token().native_token
-    if hasattr(native, "call_soon_threadsafe"):
-        return len(asyncio.all_tasks())
-    import trio
-
-    return trio.lowlevel.current_statistics().tasks_living
-
-
-@asynccontextmanager
-async def nothing_left() -> AsyncIterator[None]:
-    """The block leaves no task behind."""
-    await wait_all_blocked()
-    before = tasks_alive()
-    yield
-    await wait_all_blocked()
-    assert tasks_alive() == before, "tasks are left"
+async def played(plan: Plan) -> World:
+    """The world behind a whole run."""
+    world = World(plan)
+    await world.play()
+    return world

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
+from agentloop._results import result_message
 from agentloop.errors import ABORTED_CALL_CODES
 from agentloop.events import (
     ApprovalDecision,
@@ -48,16 +49,7 @@ class CallPlan:
     @property
     def result(self) -> ToolResultMessage:
         """The message that the model will see."""
-        said = self.end.result
-        return ToolResultMessage(
-            self.call.id,
-            self.call.name,
-            said.content,
-            said.details,
-            said.structured,
-            self.end.is_error,
-            self.end.stop_reason,
-        )
+        return result_message(self.end)
 
 
 class CallPlanner:
