@@ -114,10 +114,11 @@ def _tools(given: Iterable[Tool]) -> tuple[Tool, ...]:
 
 def _different(given: Any) -> tuple[Tool, ...]:
     tools = Context(tools=given).tools
-    names = [tool.name for tool in tools]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"expected one tool of each name, got two named {name!r}")
+    names: set[str] = set()
+    for tool in tools:
+        if tool.name in names:
+            raise ValueError(f"expected one tool of each name, got two named {tool.name!r}")
+        names.add(tool.name)
     return tools
 
 
