@@ -92,7 +92,7 @@ def check_session(paths: Sequence[str]) -> list[Report]:
             reports.append(_check_file(path, runs))
         except TraceReadError as error:
             raise UsageError(str(error)) from None
-    if not any(report.records or report.findings for report in reports):
+    if reports and not any(report.records or report.findings for report in reports):
         check_records(paths[0])
     return reports
 
