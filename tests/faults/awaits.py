@@ -242,7 +242,7 @@ class Point:
             return False
         if self.kind == "goes on" and self.spots[-1].function in NOTHING_RAISES:
             return False
-        return fault is not THIS or self.role in ("job", "other")
+        return fault is not THIS or self.role in ("job", "sink call", "other")
 
 
 class AwaitPoints(Points):
@@ -401,6 +401,8 @@ class Watched(Coroutine[Any, Any, Any]):
             self._role = role(found)
             if self._role == "other" and self._is_consumer():
                 self._role = "consumer"
+            elif self._role == "job" and self._is_sink_call():
+                self._role = "sink call"
             self._points.waits(found, self._role, asked)
         return asked
 
@@ -414,6 +416,11 @@ class Watched(Coroutine[Any, Any, Any]):
             error = raised
         self._hanging = None
         return self._step(self.inner.throw, error)
+
+    def _is_sink_call(self) -> bool:
+        frame = _frame(self.inner)[0]
+        make = getattr(frame.f_locals.get("job"), "make", None)
+        return getattr(make, "__module__", None) == "agentloop.omni._calls"
 
     def _is_consumer(self) -> bool:
         return self._points.consumer == anyio.get_current_task().id

@@ -119,7 +119,7 @@ class Stage:
         fault, here = self.points.fault, self.points.here
         if fault is None or here is None:
             return False
-        in_step = here.role in ("consumer", "driver", "other") or here.name.startswith(OWN)
+        in_step = here.role in ("consumer", "driver", "other", "sink call") or here.name.startswith(OWN)
         if in_step and (fault.inside or fault.name.startswith("this task")):
             return True
         return fault.leaves or fault.order or (in_step and fault.error is not None)
