@@ -223,7 +223,7 @@ async def _all_over(before: int, fault: Fault | None) -> bool:
     points_deaf = fault is not None and fault.name == "deaf"
     with anyio.move_on_after(BOUND) as late:
         await wait_all_blocked()
-        for _ in range(200):
+        for _ in range(600):  # the wait for a nested run that does not end is bounded by over a second
             if tasks_alive() == before or points_deaf:
                 break
             await anyio.sleep(0.005)
