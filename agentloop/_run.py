@@ -17,11 +17,11 @@ from typing import Any
 import anyio
 
 from agentloop._awaiting import close_unstarted
-from agentloop._callbacks import CallbackFailed, Closed, Stopped, looked_at, order_to_leave
+from agentloop._callbacks import CallbackFailed, Closed, Stopped, looked_at
 from agentloop._decide import Outcomes, Stop
 from agentloop._host import Host, Job, Waiter, cut_closing
 from agentloop._timers import Timers
-from agentloop._values import is_kind, plain_text, valid_text
+from agentloop._values import is_kind, order_to_leave, plain_text, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context

@@ -7,9 +7,9 @@ from typing import Any
 
 import anyio
 
-from agentloop._callbacks import order_to_leave
 from agentloop._host import Job, in_thread
 from agentloop._outcome import Call, Raised
+from agentloop._values import order_to_leave
 from agentloop.config import Config
 from agentloop.tools import ToolContext
 
