@@ -18,6 +18,7 @@ import anyio.lowlevel
 import attrs
 
 from agentloop._assemble import Assembler
+from agentloop._awaiting import is_awaitable
 from agentloop._callbacks import CallbackFailed, Stopped, attribute, looked_at
 from agentloop._frozen import frozen
 from agentloop._host import Job, close_shielded, was_cancelled
@@ -268,7 +269,7 @@ def _name(model: Any, name: str) -> str | None:
 async def _open(request: ModelRequest) -> Any:
     model: Any = request.model
     stream = model(request)
-    if hasattr(type(stream), "__await__"):
+    if is_awaitable(stream):
         stream = await stream
     if not hasattr(type(stream), "__aiter__"):
         raise ModelError("malformed", f"model: expected an async iterator of chunks, got {type(stream).__name__}")

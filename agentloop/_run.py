@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 
-from agentloop._awaiting import close_unstarted
+from agentloop._awaiting import close_unstarted, is_awaitable
 from agentloop._callbacks import CallbackFailed, Closed, Stopped, looked_at
 from agentloop._decide import Outcomes, Stop
 from agentloop._host import Host, Job, Waiter, cut_closing
@@ -329,7 +329,7 @@ class Core:
         if self.look():
             raise Stopped
         value = self.guard(function, *args)
-        if not hasattr(type(value), "__await__"):
+        if not is_awaitable(value):
             return self.guard(looked_at, value)
         job = self.spawn(lambda job: value, lambda job: close_unstarted(value))
         await self.until(lambda: job.done or self.look())
