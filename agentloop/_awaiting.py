@@ -39,7 +39,7 @@ async def called(function: Callable[..., Any], *args: Any) -> Any:
 def is_awaitable(value: Any) -> bool:
     """As `inspect.isawaitable`, by the real class alone: what is foreign may fail to say what it is."""
     kind = type(value)
-    if kind is GeneratorType:  # of `types.coroutine`
+    if kind is GeneratorType:  # a coroutine of the old kind, by a decorator
         return bool(value.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE)
     return getattr(kind, "__await__", None) is not None  # None is a class's word that it has none
 
