@@ -16,10 +16,11 @@ import pytest
 
 from agentloop import AgentEnd, Config, Context, agent_loop, user
 from agentloop.errors import MissingExtra
-from agentloop.model import ModelRequest, UsageChunk
+from agentloop.model import ModelRequest, TextChunk, UsageChunk
 from agentloop.models import _held, _sdk
 from agentloop.models._held import close_shielded
 from agentloop.models._sdk import load_sdk
+from agentloop.models.gemini import Gemini
 from agentloop.models.openai_chat import OpenAIChat
 from agentloop.testing import collect
 
@@ -118,12 +119,13 @@ class _Pieces(httpx2.AsyncByteStream):
         real = anyio.current_time
         monkeypatch.setattr(anyio, "current_time", lambda: real() + self.passed)
 
+    def event(self, count: int, delta: dict[str, Any]) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "finish_reason": "stop"}
+        return {"choices": [choice], "usage": {"completion_tokens": count}}
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for count, delta in enumerate(self.deltas):
-            choice = {"index": 0, "delta": delta, "finish_reason": "stop"}
-            yield (
-                b"data: " + json.dumps({"choices": [choice], "usage": {"completion_tokens": count}}).encode() + b"\n\n"
-            )
+            yield b"data: " + json.dumps(self.event(count, delta)).encode() + b"\n\n"
             if len(self.deadlines) < len(self.deltas):  # closing reads it once more
                 self.deadlines.append(anyio.current_effective_deadline())
                 self.passed += self.wait
@@ -143,6 +145,25 @@ async def test_a_reply_that_goes_on_behind_its_end_has_the_bound_anew(monkeypatc
     assert body.later() == [0, 10, 10, 30, 40]
 
 
+class _PiecesOfGemini(_Pieces):
+    def event(self, count: int, delta: dict[str, Any]) -> dict[str, Any]:
+        parts = [{"text": text, "thought": kind != "content"} for kind, text in delta.items()]
+        candidate = {"content": {"parts": parts}, "finishReason": "STOP"}
+        return {"responseId": "r", "candidates": [candidate]}
+
+
+@pytest.mark.anyio
+async def test_so_has_one_of_an_adapter_without_an_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule is that of all adapters whose reader takes what comes behind a reason."""
+    deltas = [{"content": "a"}, {"content": "b"}, {"content": ""}, {"reasoning": "c"}, {"content": "d"}]
+    body = _PiecesOfGemini(monkeypatch, 10, *deltas)
+    async with _http(body) as http:
+        request = ModelRequest(None, (user("go"),), (), {})
+        said = [chunk async for chunk in Gemini("m", client=http, api_key="mine")(request)]
+    assert "".join(chunk.text for chunk in said if isinstance(chunk, TextChunk)) == "abd"
+    assert body.later() == [0, 10, 10, 30, 40]
+
+
 @pytest.mark.anyio
 async def test_the_time_of_whoever_reads_is_no_wait_for_what_trails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound is for the provider: what is there when a slow reader comes back is still read."""
@@ -155,13 +176,20 @@ async def test_the_time_of_whoever_reads_is_no_wait_for_what_trails(monkeypatch:
 
 
 @contextlib.asynccontextmanager
-async def _model(body: httpx2.AsyncByteStream) -> AsyncIterator[OpenAIChat]:
-    """A model that streams this."""
+async def _http(body: httpx2.AsyncByteStream) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client to which this is answered."""
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=body)
 
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as http:
+        yield http
+
+
+@contextlib.asynccontextmanager
+async def _model(body: httpx2.AsyncByteStream) -> AsyncIterator[OpenAIChat]:
+    """A model that streams this."""
+    async with _http(body) as http:
         yield OpenAIChat(
             "m", client=openai.AsyncOpenAI(api_key="mine", base_url="http://127.0.0.1:9", http_client=http)
         )
