@@ -142,6 +142,9 @@ class Recording(Wrapper[Event]):
                             self._writer.write(record, trusted=True)
                         except TraceWriteError as error:
                             await self._failed(error)
+                        except BaseException as error:
+                            await self._leave(error)
+                            raise
                     return event
                 self._open = event, records
             return await self._step_of_sink(*self._open)

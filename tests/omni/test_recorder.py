@@ -420,6 +420,42 @@ async def test_whatever_else_a_sink_raises_is_a_record_that_it_did_not_take(
     assert lookup.ran == 1
 
 
+def redaction_that_raises(error: BaseException) -> Any:
+    def redact(record: Record) -> Record:
+        if record["payload"].get("type") == "agent_start":
+            raise error
+        return record
+
+    return redact
+
+
+@pytest.mark.parametrize("order", [KeyboardInterrupt(), BaseExceptionGroup("of tasks", [SystemExit(3)])])
+async def test_an_order_to_leave_out_of_a_redaction_closes_the_run(order: BaseException, tmp_path: Path) -> None:
+    """A trace's own redaction is the application's code too."""
+    lookup = Lookup()
+    run = lookup.run()
+    with (
+        TraceWriter(tmp_path, META, redact=redaction_that_raises(order)) as trace,
+        pytest.raises((KeyboardInterrupt, SystemExit)),
+    ):
+        await collect(record(run, trace))
+    with pytest.raises(StopAsyncIteration):
+        await anext(run)
+    assert (lookup.ran, lookup.model.asked) == (0, 0)
+
+
+@pytest.mark.parametrize("error", [Wordless(), GeneratorExit()])
+async def test_whatever_else_a_redaction_raises_stores_nothing(error: BaseException, tmp_path: Path) -> None:
+    """Such a record is one that could not be written."""
+    lookup = Lookup()
+    with (
+        TraceWriter(tmp_path, META, redact=redaction_that_raises(error)) as trace,
+        pytest.raises(TraceWriteError, match=rf"expected a record in JSON, got {type(error).__name__} "),
+    ):
+        await collect(record(lookup.run(), trace))
+    assert lookup.ran == 0
+
+
 # ---------------------------------------------------------------- lifetime
 
 
