@@ -175,7 +175,7 @@ def valid_text(text: str) -> str:
     if type(text) is not str:
         if not isinstance(text, str):
             raise TypeError(f"expected text, got {type(text).__name__}{_hint_for(text)}")
-        text = str.__str__(text) if is_kind(text, str) else str(text)  # the other is a proxy
+        text = str.__str__(text if is_kind(text, str) else str(text))  # the other is a proxy
     if text.isascii():
         return text
     try:
