@@ -18,11 +18,12 @@ import anyio.lowlevel
 import attrs
 
 from agentloop._assemble import Assembler
-from agentloop._callbacks import CallbackFailed, Stopped, looked_at
+from agentloop._awaiting import is_awaitable
+from agentloop._callbacks import CallbackFailed, Stopped, attribute, looked_at
 from agentloop._frozen import frozen
 from agentloop._host import Job, close_shielded, was_cancelled
 from agentloop._run import Core
-from agentloop._values import is_kind
+from agentloop._values import is_kind, plain_text
 from agentloop.convert import default_convert, make_legal
 from agentloop.errors import ModelError, StopReason, code_for_status
 from agentloop.events import Event, RequestBegin, RequestEnd, TokenUsage, ToolListReady
@@ -261,18 +262,14 @@ class _Reading:
         self.stamp = core.clock.now()
 
 
-def _name(model: Any, attribute: str) -> str | None:
-    try:
-        value = getattr(model, attribute, None)
-    except Exception:  # it is only for the record
-        return None
-    return value if isinstance(value, str) else None
+def _name(model: Any, name: str) -> str | None:
+    return plain_text(attribute(model, name))  # it is only for the record
 
 
 async def _open(request: ModelRequest) -> Any:
     model: Any = request.model
     stream = model(request)
-    if hasattr(type(stream), "__await__"):
+    if is_awaitable(stream):
         stream = await stream
     if not hasattr(type(stream), "__aiter__"):
         raise ModelError("malformed", f"model: expected an async iterator of chunks, got {type(stream).__name__}")
@@ -286,7 +283,7 @@ def classify(error: BaseException) -> _Failure:
     """Say what a failure of the model is: its own word, else a status, a time-out, bad data; else `network`."""
     while is_kind(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    if is_kind(error, ModelError):
+    if is_kind(error, ModelError) and attribute(error, "code") is not None:  # else of a class that never called ours
         status: StopReason = "retryable" if error.retryable else "fatal"
         return _Failure(status, error.code, error.message, error.retry_after, error)
     http_status = _status(error)
@@ -304,11 +301,8 @@ def classify(error: BaseException) -> _Failure:
 
 
 def _status(error: BaseException) -> int | None:
-    try:
-        status = getattr(error, "status_code", None)
-    except Exception:  # a foreign exception may fail in any way when it is looked at
-        return None
-    return status if isinstance(status, int) else None
+    status = attribute(error, "status_code")
+    return int.__int__(status) if is_kind(status, int) else None
 
 
 def _end(core: Core, attempt: int, assembler: Assembler, failure: _Failure | None) -> None:

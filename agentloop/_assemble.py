@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import attrs
 
-from agentloop._values import REPLACEMENT, class_name, stitch, valid_text
+from agentloop._values import REPLACEMENT, class_name, is_kind, stitch, valid_text
 from agentloop.errors import FinishReason, ModelError, StopReason
 from agentloop.events import (
     END_OF,
@@ -137,15 +137,15 @@ class Assembler:
 
     def feed(self, chunk: Any) -> None:
         """Take one chunk. Raises `ModelError` (`malformed`) for what makes no sense, and when no end comes."""
-        handler = _HANDLERS.get(type(chunk)) or _handler(chunk)
         if self.finish_reason is None:
+            handler = _HANDLERS.get(type(chunk)) or _handler(chunk)
             handler(self, chunk)
             return
         self._trailing += 1
         if self._trailing > _TRAILING:
             raise ModelError("malformed", "the stream does not end after its Finish")
-        if handler is Assembler._usage:
-            handler(self, chunk)
+        if is_kind(chunk, UsageChunk):
+            self._usage(chunk)
         else:
             log.warning("dropped a %s that came after the model's Finish", type(chunk).__name__)
 

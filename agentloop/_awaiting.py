@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Generator
-from types import CoroutineType
+from types import CoroutineType, GeneratorType
 from typing import Any
 
 
@@ -33,7 +33,15 @@ class Then(Awaitable[Any]):
 async def called(function: Callable[..., Any], *args: Any) -> Any:
     """What a function gives, awaited if it is an awaitable."""
     value = function(*args)
-    return await value if hasattr(type(value), "__await__") else value
+    return await value if is_awaitable(value) else value
+
+
+def is_awaitable(value: Any) -> bool:
+    """As `inspect.isawaitable`, by the real class alone: what is foreign may fail to say what it is."""
+    kind = type(value)
+    if kind is GeneratorType:  # a coroutine of the old kind, by a decorator
+        return bool(value.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE)
+    return getattr(kind, "__await__", None) is not None  # None is a class's word that it has none
 
 
 def close_unstarted(value: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentloop._values import is_kind, plain_text
+from agentloop._values import order_to_leave, plain_text
 from agentloop.tools import error_text
 
 
@@ -30,11 +30,19 @@ class CallbackFailed(Exception):
 
 def named(setting: str, function: Any) -> str:
     """A callback in words: its setting, and the function that stands there where that has a name of its own."""
+    name = plain_text(attribute(function, "__name__"))
+    return setting if name in (None, "<lambda>", setting.split()[-1]) else f"{setting} ({name})"
+
+
+def attribute(value: Any, name: str) -> Any:
+    """What a foreign object has under a name; None where it has nothing, or fails (a lazy proxy whose object is not there)."""
     try:
-        name = getattr(function, "__name__", None)
-    except Exception:  # a lazy proxy whose object is not there
-        name = None
-    return setting if not isinstance(name, str) or name in ("<lambda>", setting.split()[-1]) else f"{setting} ({name})"
+        return getattr(value, name, None)
+    except BaseException as error:
+        order = order_to_leave(error)
+        if order is not None:
+            raise order from None
+        return None
 
 
 def raised(error: BaseException) -> str:
@@ -53,17 +61,3 @@ def looked_at(value: Any) -> Any:
     """The value, if it can say what it is: a lazy proxy whose object cannot be had raises wherever that is asked."""
     isinstance(value, type)
     return value
-
-
-def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExit | None:
-    """The `KeyboardInterrupt` or `SystemExit` that an error is, or that a group of errors holds."""
-    if error is None:
-        return None
-    errors = [error]
-    while errors:
-        error = errors.pop()
-        if is_kind(error, KeyboardInterrupt) or is_kind(error, SystemExit):
-            return error
-        if is_kind(error, BaseExceptionGroup):
-            errors += reversed(error.exceptions)
-    return None

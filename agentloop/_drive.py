@@ -17,7 +17,7 @@ from agentloop._execute import Batch
 from agentloop._hooks import hook_answer, hook_event
 from agentloop._run import Core
 from agentloop._toolset import Toolset
-from agentloop._values import plain_text
+from agentloop._values import is_kind, plain_text
 from agentloop.config import CompactionState, Config, HookAnswer
 from agentloop.context import agent_messages
 from agentloop.convert import LegalHistory
@@ -338,9 +338,9 @@ class Driver:
         """What a method of the compaction gave; None when it gave nothing, or failed."""
         what = f"the compaction's {name}"
         value = await self._call(what, getattr(self.core.config.compaction, name), *args)
-        if isinstance(value, str):
+        if is_kind(value, str):
             value = plain_text(value)
-        if value is None or isinstance(value, kind):
+        if value is None or is_kind(value, kind):
             return value
         error = TypeError(f"expected a {kind.__name__}, got {type(value).__name__}")
         self.core.fail(error, what)

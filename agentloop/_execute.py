@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import anyio
 
-from agentloop._awaiting import called, close_unstarted
+from agentloop._awaiting import called, close_unstarted, is_awaitable
 from agentloop._callbacks import CallbackFailed, Stopped, looked_at, shown
 from agentloop._host import Job
 from agentloop._outcome import Call, Cause, Outcome, not_stopped, outcome_of, result_message, with_answer
@@ -278,7 +278,7 @@ class Batch:
         except CallbackFailed as error:
             done(call, None, error.error)
             return
-        if hasattr(type(value), "__await__"):
+        if is_awaitable(value):
 
             def over(job: Job) -> None:
                 close_unstarted(value)

@@ -151,8 +151,9 @@ def _repr(self: Any) -> str:
 
 
 def _get_state(self: Any) -> dict[str, Any]:
-    own = getattr(self, "__dict__", {})  # of a subclass without slots
-    return {**{each.name: getattr(self, each.name) for each in self._fields}, **own}
+    state: Any = object.__getstate__(self)
+    own, slots = state if type(state) is tuple else (state, None)  # of a subclass, with slots or without
+    return {**(slots or {}), **(own or {})}
 
 
 def _set_state(self: Any, state: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 
-from agentloop._callbacks import CallbackFailed, order_to_leave
-from agentloop._values import MAX_INTEGER_BITS, plain_text, valid_text
+from agentloop._callbacks import CallbackFailed
+from agentloop._values import MAX_INTEGER_BITS, order_to_leave, plain_text, valid_text
 from agentloop.config import HookAnswer
 from agentloop.events import Hook
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import anyio
 
-from agentloop._awaiting import close_unstarted
-from agentloop._callbacks import CallbackFailed, Closed, Stopped, looked_at, order_to_leave
+from agentloop._awaiting import close_unstarted, is_awaitable
+from agentloop._callbacks import CallbackFailed, Closed, Stopped, looked_at
 from agentloop._decide import Outcomes, Stop
 from agentloop._host import Host, Job, Waiter, cut_closing
 from agentloop._timers import Timers
-from agentloop._values import is_kind, plain_text, valid_text
+from agentloop._values import is_kind, order_to_leave, plain_text, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context
@@ -329,7 +329,7 @@ class Core:
         if self.look():
             raise Stopped
         value = self.guard(function, *args)
-        if not hasattr(type(value), "__await__"):
+        if not is_awaitable(value):
             return self.guard(looked_at, value)
         job = self.spawn(lambda job: value, lambda job: close_unstarted(value))
         await self.until(lambda: job.done or self.look())

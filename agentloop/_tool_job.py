@@ -7,9 +7,10 @@ from typing import Any
 
 import anyio
 
-from agentloop._callbacks import order_to_leave
+from agentloop._awaiting import is_awaitable
 from agentloop._host import Job, in_thread
 from agentloop._outcome import Call, Raised
+from agentloop._values import order_to_leave
 from agentloop.config import Config
 from agentloop.tools import ToolContext
 
@@ -22,7 +23,7 @@ async def run_tool(call: Call, job: Job, config: Config, threads: Callable[[], a
     run = prepared.bind(ToolContext(call.call.id, call.call.name, sink.signal, sink, config.approve, config.abort))
     if tool.kind == "async":
         value = await run()
-        return await value if hasattr(type(value), "__await__") else value  # a forgotten `await`, or a wrapper's
+        return await value if is_awaitable(value) else value  # a forgotten `await`, or a wrapper's
     if tool.kind == "stream":
         return await sink.stream(run(), job)
     outcome = await in_thread(lambda: _caught(run), threads())
@@ -32,7 +33,7 @@ async def run_tool(call: Call, job: Job, config: Config, threads: Callable[[], a
             raise order
         return outcome
     (value,) = outcome
-    return await value if hasattr(type(value), "__await__") else value
+    return await value if is_awaitable(value) else value
 
 
 def _caught(run: Callable[[], Any]) -> tuple[Any] | Raised:

@@ -33,7 +33,7 @@ class Toolset:
         if given is None:
             return
         try:
-            tools = self.core.guard(_different, given)
+            tools = self.core.guard(different_tools, given)
         except CallbackFailed as error:
             self.core.fail(error.error, "get_tools")
             return
@@ -112,7 +112,8 @@ def _tools(given: Iterable[Tool]) -> tuple[Tool, ...]:
     return Context(tools=tuple(given)).tools
 
 
-def _different(given: Any) -> tuple[Tool, ...]:
+def different_tools(given: Any) -> tuple[Tool, ...]:
+    """Tools that are offered together. Raises `TypeError` for what is none, `ValueError` for a name that comes twice."""
     tools = Context(tools=given).tools
     names: set[str] = set()
     for tool in tools:

@@ -29,6 +29,20 @@ def plain_text(value: object) -> str | None:
     return str.__str__(value) if is_kind(value, str) else None
 
 
+def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExit | None:
+    """The `KeyboardInterrupt` or `SystemExit` that an error is, or that a group of errors holds."""
+    if error is None:
+        return None
+    errors = [error]
+    while errors:
+        error = errors.pop()
+        if is_kind(error, KeyboardInterrupt) or is_kind(error, SystemExit):
+            return error
+        if is_kind(error, BaseExceptionGroup):
+            errors += reversed(error.exceptions)
+    return None
+
+
 MAX_JSON_DEPTH = 200
 """Deepest nesting that a JSON value may have: encoders stop a little above it, so what enters can always be written."""
 
@@ -122,7 +136,7 @@ def _freeze(value: Any, path: str, depth: int) -> Any:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise TypeError(f"{path}: expected string keys, got {key!r} ({type(key).__name__})")
-            key = valid_text(str(key))
+            key = valid_text(key)
             frozen[key] = _freeze(item, f"{path}.{key}", depth + 1)
         return ReadOnlyDict(frozen)
     if isinstance(value, str):  # a subclass of str: its text, as a plain string
@@ -161,7 +175,7 @@ def valid_text(text: str) -> str:
     if type(text) is not str:
         if not isinstance(text, str):
             raise TypeError(f"expected text, got {type(text).__name__}{_hint_for(text)}")
-        text = str.__str__(text) if is_kind(text, str) else str(text)  # the other is a proxy
+        text = str.__str__(text if is_kind(text, str) else str(text))  # the other is a proxy
     if text.isascii():
         return text
     try:

@@ -33,6 +33,7 @@ from agentloop._agent.state import AgentState
 from agentloop._agent.thread import in_a_thread
 from agentloop._awaiting import Then
 from agentloop._host import cancelled_by_nobody, in_event_loop
+from agentloop._toolset import different_tools
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context
@@ -88,7 +89,6 @@ class Agent:
     ) -> None:
         self.config = Config(model=model, **settings)
         self.system_prompt = system_prompt
-        """What the next request begins with."""
         self.tools = tools
         self._state = AgentState(input_messages(messages), self._config.session_usage)
         self._queues = MessageQueues(steering_mode, follow_up_mode)
@@ -168,18 +168,22 @@ class Agent:
         self._config = attrs.evolve(self._config, options=options)
 
     @property
+    def system_prompt(self) -> str | None:
+        """What the next request begins with."""
+        return self._system_prompt
+
+    @system_prompt.setter
+    def system_prompt(self, system_prompt: str | None) -> None:
+        self._system_prompt = Context(system_prompt).system_prompt
+
+    @property
     def tools(self) -> tuple[Tool, ...]:
         """What the model may call, from the next request on."""
         return self._tools
 
     @tools.setter
     def tools(self, tools: Iterable[Tool]) -> None:
-        checked = Context(tools=tools).tools
-        names = [tool.name for tool in checked]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"tools: expected one tool of each name, got two named {name!r}")
-        self._tools = checked
+        self._tools = different_tools(tools)
 
     def reset(self, messages: AgentInput = ()) -> None:
         """Begin anew from these messages, with no tokens spent. What waits in the queues stays.

@@ -359,8 +359,6 @@ class Session(WithQueues):
         context = {name: changes.pop(name) for name in ("tools", "system_prompt") if name in changes}
         _refuse_own(changes)
         config = attrs.evolve(self._config, **changes)
-        if "tools" in context:
-            context["tools"] = tuple(context["tools"])
         self._context = attrs.evolve(self._context, **context)
         self._config = config
         self._head()

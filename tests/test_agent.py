@@ -172,7 +172,11 @@ async def test_settings_are_checked() -> None:
         Agent(model, steering_mode="some")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="two named 'a'"):
         Agent(model, tools=[named("a"), named("a")])
+    with pytest.raises(TypeError, match="system_prompt: expected a text or None, got int"):
+        Agent(model, system_prompt=5)  # type: ignore[arg-type]
     agent = Agent(model)
+    with pytest.raises(TypeError, match="system_prompt: expected a text or None, got int"):
+        agent.system_prompt = 5  # type: ignore[assignment]
     with pytest.raises(AttributeError):
         agent.state = None  # type: ignore[misc,assignment]
     with pytest.raises(AttributeError):

@@ -283,10 +283,11 @@ def test_after_the_finish_only_usage_is_read(caplog: pytest.LogCaptureFixture) -
     """All else is dropped with a warning; the last usage counts; the reply keeps its reason and fidelity."""
     bench = Bench()
     assert bench.told(UsageChunk(Usage()), "a", Finish("length", {"x": 1})) == [*TEXT, "TextEnd 0 completed"]
-    assert bench.told("b", Finish("stop"), call(id="i", name="f"), UsageChunk(USAGE)) == []
+    assert bench.told("b", Finish("stop"), call(id="i", name="f"), None, UsageChunk(USAGE)) == []
     dropped = [record.message for record in caplog.records]
     assert dropped == [
-        f"dropped a {kind} that came after the model's Finish" for kind in ("str", "Finish", "ToolCallChunk")
+        f"dropped a {kind} that came after the model's Finish"
+        for kind in ("str", "Finish", "ToolCallChunk", "NoneType")
     ]
     assert bench.assembler.usage == USAGE
     message = bench.assembler.close("completed")

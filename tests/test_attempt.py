@@ -529,6 +529,36 @@ class SlowHttpError(HttpError, TimeoutError):
     """Both."""
 
 
+class Unsayable:
+    """Fails to say what it is."""
+
+    @property
+    def __class__(self) -> Any:
+        raise LookupError("gone")
+
+
+class Unordered(int):
+    """A number that fails when it is compared."""
+
+    def __ge__(self, other: object) -> bool:
+        raise LookupError("gone")
+
+
+class Odd(Exception):
+    """Has a status that fails in no usual way."""
+
+    @property
+    def status_code(self) -> int:
+        raise BaseExceptionGroup("gone", [GeneratorExit()])
+
+
+class Forgetful(ModelError):
+    """Never calls what it is made from."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+
 @pytest.mark.parametrize(
     ("error", "status", "code", "words"),
     [
@@ -543,6 +573,10 @@ class SlowHttpError(HttpError, TimeoutError):
         (HttpError(302), "retryable", "network", "failed"),
         (HttpError("400"), "retryable", "network", "failed"),
         (HttpError(None, " "), "retryable", "network", "HttpError"),
+        (HttpError(Unsayable()), "retryable", "network", "failed"),
+        (HttpError(Unordered(429)), "retryable", "rate_limit", "failed"),
+        (Odd("odd"), "retryable", "network", "odd"),
+        (Forgetful("odd"), "retryable", "network", "odd"),
         (TimeoutError("slow"), "retryable", "timeout", "slow"),
         (json.JSONDecodeError("bad", "{", 0), "retryable", "malformed", "bad: line 1 column 1 (char 0)"),
         (UnicodeError("odd"), "retryable", "malformed", "odd"),

@@ -247,6 +247,14 @@ class Incomparable:
         raise ValueError
 
 
+class LikeText:
+    """Passes for a text, and is none."""
+
+    @property
+    def __class__(self) -> Any:
+        return str
+
+
 @pytest.mark.parametrize("reason", ["context", "turns", "manual"])
 async def test_the_reason_is_told(reason: Any) -> None:
     """What `due` gave stands in both events; a run of its own is `manual`."""
@@ -348,6 +356,7 @@ async def test_a_compaction_may_say_itself_what_was_wrong() -> None:
         ("prompt", 5, "the compaction's prompt: 'int' object is not iterable"),
         ("prompt", [user("lost"), 5], "the compaction's prompt: messages[1]: expected an input or text, got int"),
         ("accept", 5, "the compaction's accept: expected a str, got int"),
+        pytest.param("accept", LikeText(), "the compaction's accept: expected a str, got LikeText", id="like"),
         ("problem", 5, "the compaction's problem: expected a str, got int"),
         ("summary", "text", "the compaction's summary: expected a UserMessage, got str"),
     ],

@@ -167,6 +167,17 @@ class ByHand(Other):
         object.__setattr__(self, "more", more)
 
 
+class WithSlots(Other):
+    """One with slots of its own."""
+
+    __slots__ = ("more",)
+    more: str
+
+    def __init__(self, x: int, more: str) -> None:
+        super().__init__(x)
+        object.__setattr__(self, "more", more)
+
+
 def test_fields_by_keyword_only() -> None:
     """They are not taken by place; those behind a default may have none; an underscore is no part of a parameter's name."""
     made = Options(name="b", size=2, hidden=5)
@@ -254,9 +265,10 @@ def test_values_are_copied_and_pickled(value: Any) -> None:
     assert weakref.ref(value)() is value
 
 
-def test_what_a_subclass_adds_is_pickled_and_copied_too() -> None:
-    """Also where it is written by hand, and keeps what it adds in a `__dict__`."""
-    value: Any = ByHand(1, "a")
+@pytest.mark.parametrize("kind", [ByHand, WithSlots])
+def test_what_a_subclass_adds_is_pickled_and_copied_too(kind: Any) -> None:
+    """Also where it is written by hand, and keeps what it adds in a `__dict__` or in slots of its own."""
+    value = kind(1, "a")
     for again in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value)):
         assert (again.x, again.more) == (1, "a")
 

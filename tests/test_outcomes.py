@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
+import types
+from collections.abc import Generator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -344,6 +347,40 @@ async def test_an_awaitable_that_an_async_function_returns_is_awaited() -> None:
 
     assert said(await ended(work("later"))) == (None, "completed", False, "later")
     assert said(await ended(work("broken"))) == ("tool_error", "fatal", True, "broken")
+
+
+class SaysThatItIsNone:
+    """A value with the word for what cannot be awaited."""
+
+    __await__ = None
+
+    def __str__(self) -> str:
+        return "a value"
+
+
+@types.coroutine
+def of_the_old_kind() -> Generator[Any, Any, str]:
+    yield from anyio.lowlevel.checkpoint().__await__()
+    return "later"
+
+
+@pytest.mark.parametrize("in_a_thread", [True, False])
+async def test_what_can_be_awaited_is_what_python_awaits(in_a_thread: bool) -> None:
+    """A coroutine of a generator is; a class that sets `__await__` to None has none, and gives its value."""
+
+    def work(value: Any) -> Any:
+        async def later() -> Any:
+            """Work."""
+            return value
+
+        def now() -> Any:
+            """Work."""
+            return value
+
+        return tool(name="work")(now if in_a_thread else later)
+
+    assert said(await ended(work(of_the_old_kind()))) == (None, "completed", False, "later")
+    assert said(await ended(work(SaysThatItIsNone()))) == (None, "completed", False, "a value")
 
 
 @pytest.mark.parametrize("eager", [False, True])

@@ -99,11 +99,14 @@ async def test_what_is_allowed_runs(tmp_path: Path) -> None:
 
 
 async def test_a_lone_tool_is_no_list_of_tools(tmp_path: Path) -> None:
-    """A session is made of it no more than a context is, nor opened with it."""
+    """A session is made of it no more than a context is, nor opened or configured with it."""
     with pytest.raises(TypeError, match=r"^tools: expected a list of tools, got Tool$"):
         Session.create(tmp_path, ScriptedModel(), tools=add)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^tools: expected a list of tools, got Tool$"):
         Session.open("s", tmp_path, ScriptedModel(), tools=add)  # type: ignore[arg-type]
+    async with Session.create(tmp_path, ScriptedModel()) as session:
+        with pytest.raises(TypeError, match=r"^tools: expected a list of tools, got Tool$"):
+            session.configure(tools=add)
 
 
 async def test_a_session_goes_on_in_another_process(tmp_path: Path) -> None:

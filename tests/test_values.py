@@ -83,6 +83,17 @@ class Name(str):
         return "something else"
 
 
+class OfName:
+    """A proxy of a text of a class of its own."""
+
+    @property
+    def __class__(self) -> Any:
+        return Name
+
+    def __str__(self) -> str:
+        return Name("a")
+
+
 class Half(float):
     __slots__ = ()
 
@@ -101,7 +112,7 @@ class Half(float):
         ((1, (2,)), [1, [2]]),
         (OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
         (UserDict(a=[1]), {"a": [1]}),
-        ({"\ud83d": 1, Name("k"): 2}, {"\ufffd": 1, "something else": 2}),
+        ({"\ud83d": 1, Name("k"): 2}, {"\ufffd": 1, "k": 2}),
         ((1 << MAX_INTEGER_BITS) - 1, (1 << MAX_INTEGER_BITS) - 1),
     ],
 )
@@ -193,6 +204,8 @@ def test_text_is_made_valid() -> None:
     for text in ("abc", "äö😀", ""):
         assert valid_text(text) is text
     assert valid_text("a\ud83d\ude00b\ude00\ud83dc") == "a😀b\ufffd\ufffdc"
+    own: list[Any] = [Name("a"), OfName()]
+    assert [(type(valid_text(text)), valid_text(text)) for text in own] == [(str, "a")] * 2
     for value in (b"abc", bytearray(b"abc"), None, 7):
         with pytest.raises(TypeError, match=f"expected text, got {type(value).__name__}"):
             valid_text(value)  # type: ignore[arg-type]

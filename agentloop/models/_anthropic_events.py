@@ -103,7 +103,7 @@ class EventReader:
             raise misread(event, "an event of the Anthropic API", error) from error
 
     def end(self) -> Iterable[ModelChunk]:
-        """The chunks due when the stream has ended: none, unless the only stop reason stood in its first event."""
+        """The chunks due when the message is over: none, unless the only stop reason stood in its first event."""
         return self._finish() if self._message.get("stop_reason") is not None else ()
 
     def _message_start(self, event: JsonObject) -> Iterable[ModelChunk]:
@@ -121,7 +121,10 @@ class EventReader:
         self._message |= {key: value for key, value in delta.items() if key in _KEPT and value is not None}
         self._usage |= {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
         usage = UsageChunk(_usage(self._usage))
-        return (usage, *self.end())
+        return (usage, *self._finish()) if delta.get("stop_reason") else (usage,)
+
+    def _message_stop(self, event: JsonObject) -> Iterable[ModelChunk]:
+        return self.end()
 
     def _error(self, event: JsonObject) -> NoReturn:
         raise payload_error(event)
@@ -244,6 +247,7 @@ _HANDLERS: Mapping[str, Callable[[EventReader, JsonObject], Iterable[ModelChunk]
     "content_block_delta": EventReader._block_delta,
     "content_block_stop": EventReader._block_stop,
     "message_delta": EventReader._message_delta,
+    "message_stop": EventReader._message_stop,
     "error": EventReader._error,
 }
 

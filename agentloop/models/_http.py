@@ -141,10 +141,14 @@ class HttpAdapter(Adapter):
         async with Exchange(self._client) as exchange:
             url, headers = self._url(), {**self._key_header(), **self._headers}
             answer = exchange.hold(await post(exchange.client(), url, body, headers))
-            while (piece := await answer.next(ended=reader.settled)) is not END:
+            ended = False
+            while (piece := await answer.next(ended=ended)) is not END:
                 for event in events.feed(piece):
                     for chunk in reader.feed(event):
+                        if ended:
+                            answer.goes_on(chunk)
                         yield chunk
+                ended = reader.settled
             for event in events.end():
                 for chunk in reader.feed(event):
                     yield chunk

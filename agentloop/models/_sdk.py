@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 import anyio
 
 from agentloop.errors import MissingExtra, ModelError
+from agentloop.model import BlockChunk, ModelChunk, TextChunk, ThinkingChunk, ToolCallChunk
 from agentloop.models._bounds import bound_answer
 from agentloop.models._errors import read_body
 from agentloop.models._held import Held, close_shielded, close_whole
@@ -28,6 +29,8 @@ END: Final = object()
 
 TRAILING_BOUND: Final = 5.0
 """Seconds for all that may come behind the end of a reply (usage, the end of the stream)."""
+
+_PIECES: Mapping[type, str] = {TextChunk: "text", ThinkingChunk: "thinking", ToolCallChunk: "arguments"}
 
 
 def load_sdk(package: str, extra: str) -> Any:
@@ -149,7 +152,7 @@ class SdkStream:
         stream.response.aclose = functools.partial(close_shielded, stream.response.aclose)
         self._inside: list[AsyncGenerator[Any, Any]] = []
         self._whole: Iterator[Any] | None = None
-        self._until: float | None = None
+        self._left: float | None = None
 
     @property
     def response(self) -> Any:
@@ -160,16 +163,25 @@ class SdkStream:
         """The next event, `END` at the end. Raises what the SDK raises.
 
         Once the reply has `ended`, a stream that breaks, stays open or goes on and on ends as well: what comes then is usage
-        at most, and a whole reply is not given up for it.
+        at most, and a whole reply is not given up for it. What is bounded is the wait, not the time of whoever reads.
         """
         if self._whole is not None:
             return next(self._whole, END)
         if not ended:
             return await self._next()
-        self._until = self._until or anyio.current_time() + TRAILING_BOUND
-        with anyio.CancelScope(deadline=self._until), contextlib.suppress(Exception):
-            return await self._next()
+        begun, left = anyio.current_time(), TRAILING_BOUND if self._left is None else self._left
+        with anyio.CancelScope(deadline=begun + left), contextlib.suppress(Exception):
+            try:
+                return await self._next()
+            finally:
+                self._left = left - (anyio.current_time() - begun)
         return END
+
+    def goes_on(self, chunk: ModelChunk) -> None:
+        """A chunk came behind the end of its reply. If it says something that was not the end (some servers send a reason
+        with every event), and the bound begins anew."""
+        if isinstance(chunk, BlockChunk) or getattr(chunk, _PIECES.get(type(chunk), ""), None):
+            self._left = None
 
     async def _next(self) -> Any:
         try:

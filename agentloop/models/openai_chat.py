@@ -75,9 +75,13 @@ class OpenAIChat(Adapter):
             stream = exchange.hold(SdkStream(await _ask(exchange.client(), body)))
             await stream.take_whole(lambda answer: [answer])
             mark = _EndMark(stream.response)
-            while (event := await stream.next(ended=reader.finish_reason is not None)) is not END:
+            ended = False
+            while (event := await stream.next(ended=ended)) is not END:
                 for chunk in reader.read(_plain(event)):
+                    if ended:
+                        stream.goes_on(chunk)
                     yield chunk
+                ended = reader.finish_reason is not None
             for chunk in reader.end(marked=mark.seen):
                 yield chunk
 

@@ -13,11 +13,13 @@ import logging
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable
 from inspect import isawaitable
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 import anyio
 
+from agentloop._results import error_text
 from agentloop._stepped import Wrapper
+from agentloop._values import order_to_leave
 from agentloop.errors import TraceWriteError
 from agentloop.events import (
     ChildEvent,
@@ -129,8 +131,9 @@ class Recording(Wrapper[Event]):
                     return event
                 try:
                     records = self._encode(event)
-                except Exception as error:
+                except BaseException as error:
                     # An application's own message: JSON cannot say it, or it fails to say itself.
+                    await self._leave(error)
                     records = []
                     await self._failed(_no_record(error))
                 if self._writer is not None:
@@ -139,6 +142,9 @@ class Recording(Wrapper[Event]):
                             self._writer.write(record, trusted=True)
                         except TraceWriteError as error:
                             await self._failed(error)
+                        except BaseException as error:
+                            await self._leave(error)
+                            raise
                     return event
                 self._open = event, records
             return await self._step_of_sink(*self._open)
@@ -175,8 +181,8 @@ class Recording(Wrapper[Event]):
             try:
                 kept = self._kept(record)
                 answer = None if kept is None else sink(kept)
-            except Exception as error:
-                raise TraceWriteError(f"expected the sink to take a record, got {error!r}") from error
+            except BaseException as error:
+                await self._refused(error)
             if not isawaitable(answer):
                 return
             self._call = Call(answer)
@@ -200,11 +206,21 @@ class Recording(Wrapper[Event]):
             await self._give_up()
             raise TraceWriteError(f"expected the sink to take a record within {self._write_timeout:g} s, got no answer")
         self._call = None
-        if isinstance(call.error, KeyboardInterrupt | SystemExit):
-            await self._close()
-            raise call.error
         if call.error is not None:
-            raise TraceWriteError(f"expected the sink to take a record, got {call.error!r}") from call.error
+            await self._refused(call.error)
+
+    async def _refused(self, error: BaseException) -> NoReturn:
+        """A sink raised."""
+        await self._leave(error)
+        said = f"{type(error).__name__} ({error_text(error)})"
+        raise TraceWriteError(f"expected the sink to take a record, got {said}") from error
+
+    async def _leave(self, error: BaseException) -> None:
+        """An order to leave, which no policy goes over, closes the run and is raised; anything else is left to the caller."""
+        order = order_to_leave(error)
+        if order is not None:
+            await self._close()
+            raise order
 
     async def _give_up(self) -> None:
         """Cancel what the sink is doing; one that goes on all the same is left alone, and never asked again."""
@@ -236,7 +252,7 @@ class Recording(Wrapper[Event]):
         super().keep_alive()
 
 
-def _no_record(error: Exception) -> TraceWriteError:
-    wrapped = TraceWriteError(f"expected an event that can be a record, got {error}")
+def _no_record(error: BaseException) -> TraceWriteError:
+    wrapped = TraceWriteError(f"expected an event that can be a record, got {error_text(error)}")
     wrapped.__cause__ = error
     return wrapped

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, get_args
 
+from agentloop._results import error_text
+from agentloop._values import order_to_leave
 from agentloop.errors import TraceWriteError
 from agentloop.omni._lock import SessionLock
 from agentloop.omni.jsonl import dumps, dumps_trusted
@@ -295,8 +297,11 @@ class TraceWriter:
             if kept is None:
                 return None
             line = dump(kept) + b"\n"
-        except Exception as error:  # a redaction of the caller's may raise anything; nothing is stored unredacted
-            raise TraceWriteError(f"session {self.session_id}: expected a record in JSON, got {error!r}") from error
+        except BaseException as error:  # a redaction of the caller's may raise anything; nothing is stored unredacted
+            if order_to_leave(error) is not None:
+                raise
+            said = f"{type(error).__name__} ({error_text(error)})"
+            raise TraceWriteError(f"session {self.session_id}: expected a record in JSON, got {said}") from error
         if len(line) > MAX_LINE:
             raise TraceWriteError(f"expected a record of at most {MAX_LINE} bytes, got {len(line)}")
         return line

@@ -24,7 +24,9 @@ from agentloop.errors import MissingExtra
 try:
     from hypothesis import strategies as st
     from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "hypothesis":
+        raise  # it is there but broken: its own words help more
     raise MissingExtra("hypothesis", "testing") from error
 
 from agentloop.abort import AbortSignal

@@ -291,6 +291,23 @@ def test_usage_is_the_start_overridden_by_what_the_last_delta_says() -> None:
     assert list(reader.feed(delta)) == [UsageChunk(Usage(100, 14, 9))]
 
 
+def test_a_stop_reason_of_the_first_event_ends_nothing_that_still_comes() -> None:
+    """The reply goes on past a report of usage, and is whole with the end of its message, though the stream stay open."""
+    first = start(input_tokens=3)
+    first["message"]["stop_reason"] = "end_turn"
+    usage = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 1}}
+    reader = EventReader()
+    chunks = [chunk for event in (first, usage, opened(0, type="text", text="Hi")) for chunk in reader.feed(event)]
+    assert TextChunk("Hi", 0) in chunks
+    assert not any(isinstance(chunk, Finish) for chunk in chunks)
+    assert not reader.settled
+    (finish,) = reader.feed({"type": "message_stop"})
+    assert isinstance(finish, Finish)
+    assert finish.reason == "stop"
+    assert reader.settled
+    assert list(reader.end()) == []
+
+
 def test_only_a_stop_reason_ends_a_reply() -> None:
     """Without one there is no finish, whatever else came: the kernel calls the reply cut."""
     assert not [chunk for chunk in read(*say()[:4], {"type": "message_stop"}) if isinstance(chunk, Finish)]

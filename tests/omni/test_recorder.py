@@ -369,6 +369,93 @@ async def test_a_sink_that_fails(policy: Any, kind: str, caplog: pytest.LogCaptu
         assert calls == 3, "a sink that did not answer is not asked again"
 
 
+class Wordless(Exception):
+    """Has no words for itself."""
+
+    def __repr__(self) -> str:
+        raise LookupError("no words")
+
+    __str__ = __repr__
+
+
+def sink_that_raises(error: BaseException, at_once: bool) -> Any:
+    async def later() -> None:
+        raise error
+
+    def sink(record: Record) -> Any:
+        if at_once:
+            raise error
+        return later()
+
+    return sink
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("policy", ["fail", "warn"])
+@pytest.mark.parametrize("order", [KeyboardInterrupt(), SystemExit(3), BaseExceptionGroup("of tasks", [SystemExit(3)])])
+async def test_an_order_to_leave_out_of_a_sink_closes_the_run(order: BaseException, policy: Any, at_once: bool) -> None:
+    """It is raised from the step whatever the policy, also out of a group, and nothing of the run goes on."""
+    lookup = Lookup()
+    run = lookup.run()
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        await collect(record(run, sink_that_raises(order, at_once), policy=policy))
+    with pytest.raises(StopAsyncIteration):
+        await anext(run)
+    assert (lookup.ran, lookup.model.asked) == (0, 0)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("error", [Wordless(), GeneratorExit(), BaseExceptionGroup("of tasks", [GeneratorExit()])])
+async def test_whatever_else_a_sink_raises_is_a_record_that_it_did_not_take(
+    error: BaseException, at_once: bool
+) -> None:
+    """Also what is no `Exception`, and what fails when it is shown: the policy is asked, as for a full disk."""
+    lookup = Lookup()
+    sink = sink_that_raises(error, at_once)
+    with pytest.raises(TraceWriteError, match=f"expected the sink to take a record, got {type(error).__name__}"):
+        await collect(record(lookup.run(), sink))
+    assert lookup.ran == 0
+    seen = await collect(record(lookup.run(), sink, policy="warn"))
+    assert isinstance(seen[-1], AgentEnd)
+    assert lookup.ran == 1
+
+
+def redaction_that_raises(error: BaseException) -> Any:
+    def redact(record: Record) -> Record:
+        if record["payload"].get("type") == "agent_start":
+            raise error
+        return record
+
+    return redact
+
+
+@pytest.mark.parametrize("order", [KeyboardInterrupt(), BaseExceptionGroup("of tasks", [SystemExit(3)])])
+async def test_an_order_to_leave_out_of_a_redaction_closes_the_run(order: BaseException, tmp_path: Path) -> None:
+    """A trace's own redaction is the application's code too."""
+    lookup = Lookup()
+    run = lookup.run()
+    with (
+        TraceWriter(tmp_path, META, redact=redaction_that_raises(order)) as trace,
+        pytest.raises((KeyboardInterrupt, SystemExit)),
+    ):
+        await collect(record(run, trace))
+    with pytest.raises(StopAsyncIteration):
+        await anext(run)
+    assert (lookup.ran, lookup.model.asked) == (0, 0)
+
+
+@pytest.mark.parametrize("error", [Wordless(), GeneratorExit()])
+async def test_whatever_else_a_redaction_raises_stores_nothing(error: BaseException, tmp_path: Path) -> None:
+    """Such a record is one that could not be written."""
+    lookup = Lookup()
+    with (
+        TraceWriter(tmp_path, META, redact=redaction_that_raises(error)) as trace,
+        pytest.raises(TraceWriteError, match=rf"expected a record in JSON, got {type(error).__name__} "),
+    ):
+        await collect(record(lookup.run(), trace))
+    assert lookup.ran == 0
+
+
 # ---------------------------------------------------------------- lifetime
 
 

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, get_args
 
 import attrs
@@ -393,4 +394,16 @@ def test_without_the_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(MissingExtra, match=r"pip install 'agentloop\[testing\]'"):
+        importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", ["agentloop.testing.strategies", "agentloop.testing.machine"])
+def test_a_broken_extra_is_not_a_missing_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hypothesis that is there and fails to import says why itself."""
+    (tmp_path / "hypothesis.py").write_text("import what_it_needs")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in [module for module in sys.modules if module.partition(".")[0] == "hypothesis"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(ModuleNotFoundError, match="what_it_needs"):
         importlib.import_module(name)

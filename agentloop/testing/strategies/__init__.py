@@ -16,7 +16,9 @@ from agentloop.errors import MissingExtra, StopReason
 
 try:
     from hypothesis import strategies as st
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "hypothesis":
+        raise  # it is there but broken: its own words help more
     raise MissingExtra("hypothesis", "testing") from error
 
 from agentloop.events import Event, Foreign
