@@ -39,7 +39,7 @@ from agentloop import (
     tool,
     user,
 )
-from agentloop._callbacks import order_to_leave
+from agentloop._callbacks import attribute
 from agentloop._host import make_host
 from agentloop.errors import GrammarError
 from agentloop.events import ThinkingDelta
@@ -69,17 +69,24 @@ def failed(events: list[Event]) -> tuple[str, str | None, str | None]:
 # ---------------------------------------------------------------- orders to leave
 
 
-async def test_the_order_to_leave_that_a_group_holds() -> None:
-    """However deep it stands among other errors; the first of several; None where there is none."""
-    keyboard, leave = KeyboardInterrupt(), SystemExit()
-    assert order_to_leave(None) is None
-    assert order_to_leave(ValueError()) is None
-    assert order_to_leave(keyboard) is keyboard
-    assert order_to_leave(leave) is leave
-    inner = BaseExceptionGroup("inner", [ValueError(), keyboard])
-    assert order_to_leave(BaseExceptionGroup("outer", [ValueError(), inner, leave])) is keyboard
-    assert order_to_leave(BaseExceptionGroup("outer", [leave, inner])) is leave
-    assert order_to_leave(ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError()])])) is None
+@pytest.mark.parametrize("order", [None, KeyboardInterrupt("now"), SystemExit("now")])
+async def test_an_attribute_that_fails_is_none_but_an_order_to_leave_is_one(order: BaseException | None) -> None:
+    """Also one out of a group; what a foreign object does not have, or cannot say, is None."""
+
+    class Odd:
+        there = 1
+
+        @property
+        def fails(self) -> Any:
+            raise BaseExceptionGroup("several", [ValueError("broken"), *([] if order is None else [order])])
+
+    assert (attribute(Odd(), "there"), attribute(Odd(), "not_there")) == (1, None)
+    if order is None:
+        assert attribute(Odd(), "fails") is None
+        return
+    with pytest.raises(type(order)) as caught:
+        attribute(Odd(), "fails")
+    assert caught.value is order
 
 
 @pytest.mark.parametrize("order", [KeyboardInterrupt("now"), SystemExit("now")])

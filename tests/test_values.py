@@ -21,6 +21,8 @@ from agentloop._values import (
     freeze_json,
     frozen_json,
     frozen_object,
+    order_to_leave,
+    plain_text,
     stitch,
     thaw_json,
     valid_text,
@@ -232,3 +234,33 @@ def test_text_is_made_valid() -> None:
 def test_half_a_pair_at_the_end_waits(carry: str, text: str, made: tuple[str, str]) -> None:
     """The first half of a pair is carried to the next piece; anything else is valid text at once."""
     assert stitch(carry, text) == made
+
+
+def test_the_order_to_leave_that_a_group_holds() -> None:
+    """However deep it stands among other errors; the first of several; None where there is none."""
+    keyboard, leave = KeyboardInterrupt(), SystemExit()
+    assert order_to_leave(None) is None
+    assert order_to_leave(ValueError()) is None
+    assert order_to_leave(keyboard) is keyboard
+    assert order_to_leave(leave) is leave
+    inner = BaseExceptionGroup("inner", [ValueError(), keyboard])
+    assert order_to_leave(BaseExceptionGroup("outer", [ValueError(), inner, leave])) is keyboard
+    assert order_to_leave(BaseExceptionGroup("outer", [leave, inner])) is leave
+    assert order_to_leave(ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError()])])) is None
+
+
+def test_a_text_of_a_class_of_its_own_is_a_plain_one() -> None:
+    """None for what is no text, also what only passes for one."""
+
+    class Loud(str):
+        def __str__(self) -> str:
+            return self.upper()
+
+    class Passes:
+        @property
+        def __class__(self) -> type:  # type: ignore[override]
+            return str
+
+    said = plain_text(Loud("a"))
+    assert (said, type(said)) == ("a", str)
+    assert [plain_text(value) for value in ("b", "", None, 5, b"b", Passes())] == ["b", "", None, None, None, None]
