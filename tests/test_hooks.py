@@ -169,6 +169,13 @@ async def test_hooks_of_other_kinds_have_no_part_in_a_call() -> None:
     assert tools.ran == ["x"]
 
 
+async def test_a_hook_that_decides_nothing_closes_no_door() -> None:
+    """It has said something, and meant to decide nothing: the call runs where nobody else decides."""
+    tools, events = await one_call([before_tool("notes", HookAnswer(reason="noted"))])
+    assert of(events, Hook) == [Hook("pre_tool_use", "notes", None, "noted", {}, "c")]
+    assert tools.ran == ["x"]
+
+
 async def test_a_hook_that_fails_does_not_undo_another() -> None:
     """A later hook's decision stands, whichever way it goes."""
     for decision, ran in (("allow", ["x"]), ("deny", [])):
