@@ -167,6 +167,13 @@ class ByHand(Other):
         object.__setattr__(self, "more", more)
 
 
+class OfNoFields(Empty):
+    """What is kept beside no field at all."""
+
+    def __init__(self, more: str) -> None:
+        object.__setattr__(self, "more", more)
+
+
 class WithSlots(Other):
     """One with slots of its own."""
 
@@ -271,6 +278,9 @@ def test_what_a_subclass_adds_is_pickled_and_copied_too(kind: Any) -> None:
     value = kind(1, "a")
     for again in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value)):
         assert (again.x, again.more) == (1, "a")
+    bare = OfNoFields("a")
+    for again in (pickle.loads(pickle.dumps(bare)), copy.copy(bare), copy.deepcopy(bare)):
+        assert again.more == "a"
 
 
 def test_annotations_can_be_resolved() -> None:
@@ -342,6 +352,7 @@ def test_an_init_is_made_when_it_is_first_needed() -> None:
     assert list(inspect.signature(Base).parameters) == ["first", "second"]
     assert Derived() == Derived()
     assert (Derived().first, Derived().second) == (1, "b")
+    assert Base.__init__ is Base.__init__  # made once
 
 
 def test_an_init_that_several_threads_make_at_once_makes_whole_values() -> None:
