@@ -11,7 +11,7 @@ from agentloop._callbacks import CallbackFailed, Stopped
 from agentloop._host import Job, Waiter, close_shielded
 from agentloop._run import Core
 from agentloop.config import ToolSource
-from agentloop.context import Context
+from agentloop.context import Context, different_tools
 from agentloop.events import McpConnectBegin, McpConnectEnd
 from agentloop.tools import Tool
 
@@ -110,17 +110,6 @@ def _servers(source: ToolSource) -> tuple[str, ...]:
 
 def _tools(given: Iterable[Tool]) -> tuple[Tool, ...]:
     return Context(tools=tuple(given)).tools
-
-
-def different_tools(given: Any) -> tuple[Tool, ...]:
-    """Tools that are offered together. Raises `TypeError` for what is none, `ValueError` for a name that comes twice."""
-    tools = Context(tools=given).tools
-    names: set[str] = set()
-    for tool in tools:
-        if tool.name in names:
-            raise ValueError(f"expected one tool of each name, got two named {tool.name!r}")
-        names.add(tool.name)
-    return tools
 
 
 def _equal(tools: tuple[Tool, ...], own: tuple[Tool, ...]) -> bool:

@@ -33,10 +33,9 @@ from agentloop._agent.state import AgentState
 from agentloop._agent.thread import in_a_thread
 from agentloop._awaiting import Then
 from agentloop._host import cancelled_by_nobody, in_event_loop
-from agentloop._toolset import different_tools
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
-from agentloop.context import Context
+from agentloop.context import Context, different_tools
 from agentloop.events import AgentEnd, Event, MessageEnd
 from agentloop.loop import Run, agent_loop, agent_loop_continue, compact
 from agentloop.messages import AgentMessage, AssistantMessage, ToolResultMessage

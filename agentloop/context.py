@@ -86,6 +86,17 @@ def _tools(value: Iterable[Any]) -> tuple[Tool, ...]:
     return tools
 
 
+def different_tools(value: Iterable[Any], where: str = "tools") -> tuple[Tool, ...]:
+    """Tools that are offered together. Raises `TypeError` for what is none, `ValueError` for a name that comes twice."""
+    tools = _tools(value)
+    names: set[str] = set()
+    for tool in tools:
+        if tool.name in names:
+            raise ValueError(f"{where}: expected one tool of each name, got two named {tool.name!r}")
+        names.add(tool.name)
+    return tools
+
+
 def _system_prompt(context: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Said at once: what is no text would else fail in an adapter, in words of the provider's."""
     if value is not None and not isinstance(value, str):

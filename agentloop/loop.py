@@ -18,7 +18,7 @@ from agentloop._host import make_host
 from agentloop._run import Core
 from agentloop._stepped import Stepped
 from agentloop.config import Config
-from agentloop.context import Context, agent_messages
+from agentloop.context import Context, agent_messages, different_tools
 from agentloop.events import Event
 from agentloop.messages import AgentMessage, AssistantMessage, ToolCall, ToolResultMessage
 
@@ -203,11 +203,7 @@ class Run(Stepped[Event]):
 def _checked(context: Context) -> Context:
     if not isinstance(context, Context):
         raise TypeError(f"context: expected a Context, got {type(context).__name__}")
-    names: set[str] = set()
-    for tool in context.tools:
-        if tool.name in names:
-            raise ValueError(f"context.tools: expected one tool of each name, got two named {tool.name!r}")
-        names.add(tool.name)
+    different_tools(context.tools, "context.tools")
     return context
 
 

@@ -67,7 +67,7 @@ async def test_it_is_asked_again_for_a_retry() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ([named("a"), named("a")], "get_tools: expected one tool of each name, got two named 'a'"),
+        ([named("a"), named("a")], "get_tools: tools: expected one tool of each name, got two named 'a'"),
         (["a"], "get_tools: tools[0]: expected a Tool (use @tool), got str"),
         (KeyError("nowhere"), "get_tools raised KeyError: 'nowhere'"),
     ],
