@@ -17,8 +17,9 @@ import anyio
 from agentloop._awaiting import called, close_unstarted, is_awaitable
 from agentloop._callbacks import CallbackFailed, Stopped, looked_at, shown
 from agentloop._host import Job
-from agentloop._outcome import Call, Cause, Outcome, not_stopped, outcome_of, result_message, with_answer
+from agentloop._outcome import Call, Cause, Outcome, not_stopped, outcome_of, with_answer
 from agentloop._permission import verdict_on
+from agentloop._results import result_message
 from agentloop._run import Core
 from agentloop._sink import Sink
 from agentloop._tool_job import run_tool
@@ -470,16 +471,17 @@ class Batch:
             self.ready.remove(call)
         self.core.timers.clear(call)
         asked, result = call.call, outcome.result
-        self.core.emit(
-            ToolExecutionEnd(asked.id, asked.name, result, result.is_error, outcome.stop_reason, outcome.error_code)
+        call.end = ToolExecutionEnd(
+            asked.id, asked.name, result, result.is_error, outcome.stop_reason, outcome.error_code
         )
+        self.core.emit(call.end)
         self._release()
 
     def _release(self) -> None:
         """Result messages in call order, each as soon as all earlier ones are out (G08)."""
         core, calls = self.core, self.calls
-        while self.next_result < len(calls) and calls[self.next_result].stage == "ended":
-            message = result_message(calls[self.next_result])
+        while self.next_result < len(calls) and (end := calls[self.next_result].end) is not None:
+            message = result_message(end)
             self.next_result += 1
             request = core.state.request
             if request is None or request.status == "completed":

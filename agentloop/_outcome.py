@@ -14,7 +14,8 @@ from agentloop._results import cut_result, cut_text
 from agentloop._sink import Sink
 from agentloop._values import thaw_json
 from agentloop.errors import ABORTED_CALL_CODES, StopReason
-from agentloop.messages import Text, ToolCall, ToolResult, ToolResultMessage
+from agentloop.events import ToolExecutionEnd
+from agentloop.messages import Text, ToolCall, ToolResult
 from agentloop.tools import NO_OUTPUT, PreparedCall, Tool, ToolInvocation, as_result, error_text
 
 log = logging.getLogger("agentloop")
@@ -34,7 +35,7 @@ class Call:
     """One call on its way; its timer has the call itself as its key."""
 
     __slots__ = (
-        "_invocation", "call", "cancelled", "cause", "job", "prepared", "sink", "stage", "timeout", "tool", "value",
+        "_invocation", "call", "cancelled", "cause", "end", "job", "prepared", "sink", "stage", "timeout", "tool", "value",
     )  # fmt: skip
 
     def __init__(self, call: ToolCall) -> None:
@@ -51,6 +52,8 @@ class Call:
         self.cancelled = False
         self.timeout: float | None = None
         self.value: Outcome | None = None
+        self.end: ToolExecutionEnd | None = None
+        """How it was told to have ended."""
 
     @property
     def invocation(self) -> ToolInvocation:
@@ -127,22 +130,6 @@ def _cut(call: Call, stop: Stop | None) -> Outcome:
         return _noted(call, "Stopped waiting: a new message from the user is there.", "aborted")
     why = f": {stop.error_message}" if stop is not None and stop.error_message else "."
     return _noted(call, f"The tool was aborted{why}", "aborted")
-
-
-def result_message(call: Call) -> ToolResultMessage:
-    """What the model will see of a call that has ended."""
-    asked, outcome = call.call, call.value
-    assert outcome is not None
-    result = outcome.result
-    return ToolResultMessage(
-        asked.id,
-        asked.name,
-        result.content,
-        result.details,
-        result.structured,
-        result.is_error,
-        outcome.stop_reason,
-    )
 
 
 def not_stopped(call: Call) -> Outcome:
