@@ -43,13 +43,7 @@ def lines(work: Callable[[], object], file: str = "") -> int:
         count += event == "line"
         return trace
 
-    with _undisturbed():
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            work()
-        finally:
-            sys.settrace(before)
+    _watched(work, trace, sys.gettrace, sys.settrace)
     return count
 
 
@@ -61,14 +55,20 @@ def calls(work: Callable[[], object]) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
+    _watched(work, profile, sys.getprofile, sys.setprofile)
+    return count
+
+
+def _watched(
+    work: Callable[[], object], watch: Callable[..., Any], before: Callable[[], Any], use: Callable[[Any], None]
+) -> None:
     with _undisturbed():
-        before = sys.getprofile()
-        sys.setprofile(profile)
+        was = before()
+        use(watch)
         try:
             work()
         finally:
-            sys.setprofile(before)
-    return count
+            use(was)
 
 
 @contextmanager

@@ -143,4 +143,6 @@ def test_a_crash_again_while_it_goes_on(recorded: tuple[Path, bool], tmp_path: P
     crash(first, data.draw(st.integers(lines, grown)), second, data.draw(st.booleans()))
     before = Told.of(second)
     world = anyio.run(go_on, second, compacting, ["Do task C"] if "C" not in before.tasks else ["Go on."])
-    hold(before, Told.of(second), world, ["Do task C"])
+    after = Told.of(second)
+    hold(before, after, world, ["Do task C"])
+    assert before.ended <= after.ended, "what had ended is no longer told of"

@@ -502,15 +502,15 @@ async def test_the_registry_knows_it(server: WireServer, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("chop", ["", "random:5"])
 async def test_every_recorded_response(shared: Path, chop: str) -> None:
     """Blocks, deltas, end, usage and fidelity of every stream, however it is cut."""
-    await compare(shared, chop)
+    assert await differences(shared, chop) == {}
 
 
 def test_recorded_responses_cut_at_every_byte(shared: Path) -> None:
     """Byte by byte through the connection, on one event loop."""
-    anyio.run(compare, shared, "1")
+    assert anyio.run(differences, shared, "1") == {}
 
 
-async def compare(shared: Path, chop: str) -> None:
+async def differences(shared: Path, chop: str) -> object:
     cases = load_cases(shared / "wire", api="ollama_chat")
     assert len(cases) >= 2
-    assert await adapters.found_differences(cases, chop) == {}
+    return await adapters.found_differences(cases, chop)
