@@ -66,7 +66,6 @@ class LineEncoder(Encoder):
         now, delta = self._clock(), event.delta
         if not self._stamp_from <= now < self._stamp_to:
             self._tick(now)
-            self._kind = None
         if type(delta) is not self._kind and not self._reframe(type(delta)):
             return None
         try:
@@ -87,6 +86,10 @@ class LineEncoder(Encoder):
             return False
         self._kind = kind
         return True
+
+    def _tick(self, now: float) -> None:
+        super()._tick(now)
+        self._kind = None
 
     def _open_call(self, delta: ToolCallStart) -> None:
         super()._open_call(delta)

@@ -6,10 +6,11 @@ import copy
 import datetime
 import decimal
 import enum
+import itertools
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -81,6 +82,7 @@ from agentloop.omni.codec import (
     Decoder,
     Encoder,
     LineDecoder,
+    LineEncoder,
     MessageRegistry,
     decode,
     encode,
@@ -228,6 +230,46 @@ def test_lines_are_the_records_as_text(events: list[Event]) -> None:
     assert list(jsonl(events, clock)) == lines
     assert list(from_jsonl(lines)) == events
     assert list(from_jsonl(line[:-1] for line in lines)) == events
+
+
+@given(ALL_STREAMS, st.lists(st.sampled_from([0.0, 0.0003, 0.001, 10.0, -0.002, -5.0]), min_size=1, max_size=8))
+def test_a_record_is_of_the_moment_of_its_event(events: list[Event], steps: list[float]) -> None:
+    """Whatever the clock does between the events: each line has the timestamp of the record that the long way gives."""
+
+    def timed(now: Callable[[float], None]) -> Iterator[Event]:
+        at = clock()
+        for event, step in zip(events, itertools.cycle(steps), strict=False):
+            at += step
+            now(at)
+            yield event
+
+    def moving() -> tuple[Callable[[], float], Iterator[Event]]:
+        moments = [clock()]
+        return lambda: moments[-1], timed(moments.append)
+
+    time, passing = moving()
+    lines = [dumps(record) + b"\n" for record in encode(passing, time)]
+    time, passing = moving()
+    assert list(jsonl(passing, time)) == lines
+    time, passing = moving()
+    encoder = LineEncoder(time)
+    assert [line for event in passing for line in encoder.lines(event)] == lines
+
+
+def test_a_piece_behind_a_pause_has_the_time_after_it() -> None:
+    """The first piece of a later reply, in the millisecond of that reply's start, is not of the reply before."""
+    said = reply(*text(0, "a", "b"))
+    moments: list[float] = []
+
+    def passing() -> Iterator[Event]:
+        for at in (0.0, 10.0):
+            for event in said:
+                moments.append(at)
+                yield event
+
+    stamps = [loads(line)["timestamp"] for line in jsonl(passing(), lambda: moments[-1])]
+    assert stamps == sorted(stamps)
+    assert set(stamps[len(stamps) // 2 :]) == {"1970-01-01T00:00:10.000Z"}
 
 
 def fragment_line(said_: bytes, stamp: bytes = b"2026-09-01T02:00:00.137Z", end: bytes = b"}}") -> bytes:
