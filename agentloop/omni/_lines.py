@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -98,16 +98,29 @@ class LineEncoder(Encoder):
 
 def jsonl(events: Iterable[Event], clock: Clock = time.time) -> Iterator[bytes]:
     """The records of the events as lines of JSON, each with its newline, as the events come."""
-    encoder = LineEncoder(clock)
-    fragment = encoder.fragment
+    encoder, dumps = LineEncoder(clock), orjson.dumps
+    kind: Any = None
+    since, until, before, behind = 0.0, 0.0, b"", b""
     for event in events:
         if type(event) is MessageUpdate:
-            line = fragment(event)
-            if line is not None:
-                yield line
+            delta: Any = event.delta
+            if type(delta) is kind and since <= clock() < until:
+                try:  # what `fragment` does: the call and its look-ups are a fifth of what a line costs
+                    line = before + dumps(delta.text) + behind
+                except TypeError:
+                    pass
+                else:
+                    yield line
+                    continue
+            piece = encoder.fragment(event)
+            if piece is not None:
+                kind, before, behind = encoder._kind, encoder._before, encoder._behind
+                since, until = encoder._stamp_from, encoder._stamp_to
+                yield piece
                 continue
         for record in encoder.encode(event):
             yield dumps_trusted(record) + b"\n"
+        kind = encoder._kind
 
 
 _FROM: Final = len(_HEAD)
