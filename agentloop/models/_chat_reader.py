@@ -367,6 +367,7 @@ class _Audio:
                 whole = b"".join([base64.b64decode(piece, validate=True) for piece in self._pieces])
                 data = base64.b64encode(whole).decode()
             else:
+                data += "=" * (-len(data) % 4)  # RFC 4648 lets a sender leave the padding out
                 base64.b64decode(data, validate=True)
         except ValueError as error:
             raise ModelError(

@@ -144,6 +144,8 @@ class ScriptedModel:
     ) -> None:
         if isinstance(replies, str):  # an iterable too: each character would be a reply
             raise TypeError(f"script: expected a list of replies, got a text; write [{replies[:40]!r}]")
+        if isinstance(replies, bytes | Mapping) or not isinstance(replies, Iterable):
+            raise TypeError(f"script: expected a list of replies, got {type(replies).__name__}")
         self.replies = list(replies)
         """The script. It may be added to while a run goes on."""
         self.requests: list[ModelRequest] = []

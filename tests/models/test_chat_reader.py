@@ -297,10 +297,18 @@ def test_speech_that_ends_without_a_reason_is_whole() -> None:
     assert read(spoken(data="AAEC")) == []
 
 
-def test_speech_that_is_no_base64_is_malformed() -> None:
+@pytest.mark.parametrize(("pieces", "whole"), [(["AA"], "AA=="), (["AAE"], "AAE="), (["AAEC", "AwQ"], "AAECAwQ=")])
+def test_speech_may_come_without_padding(pieces: list[str], whole: str) -> None:
+    """The padding that a sender left out is put there: what keeps and sends the data takes it with padding."""
+    chunks = read(*[spoken(data=piece) for piece in pieces], STOP, audio_format="wav")
+    assert chunks[0] == BlockChunk(InlineData(whole, "audio/wav"))
+
+
+@pytest.mark.parametrize("data", ["!!", "AAECA"])
+def test_speech_that_is_no_base64_is_malformed(data: str) -> None:
     """It says what was expected."""
     with pytest.raises(ModelError, match=r"delta\.audio\.data: expected base64") as caught:
-        read(spoken(data="!!"), STOP)
+        read(spoken(data=data), STOP)
     assert caught.value.code == "malformed"
 
 

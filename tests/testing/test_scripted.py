@@ -211,6 +211,13 @@ def test_a_text_is_no_script() -> None:
         ScriptedModel("hello")
 
 
+@pytest.mark.parametrize(("given", "kind"), [(b"hello", "bytes"), ({"text": "hello"}, "dict"), (3, "int")])
+def test_what_is_no_list_is_no_script(given: Any, kind: str) -> None:
+    """Bytes and mappings are iterables too, and their items no replies."""
+    with pytest.raises(TypeError, match=rf"^script: expected a list of replies, got {kind}$"):
+        ScriptedModel(given)
+
+
 async def test_depth_is_no_limit() -> None:
     """A script nested a thousand deep plays like a flat one."""
     step: Any = "deep"
