@@ -16,6 +16,8 @@ from agentloop.errors import StopReason
 from agentloop.messages import Usage
 from agentloop.omni._types import Clock, EventType, Payload, Record
 
+FLOAT_ERROR: Final = 0.001
+"""In milliseconds, far above it: 0.137 s are 136.99… ms in floats."""
 _MILLISECONDS: Final = tuple(f".{number:03d}Z" for number in range(1000))
 _last: tuple[int, str] = (0, "1970-01-01T00:00:00.000Z")
 
@@ -23,7 +25,7 @@ _last: tuple[int, str] = (0, "1970-01-01T00:00:00.000Z")
 def timestamp(seconds: float) -> str:
     """ISO 8601 UTC with milliseconds and `Z`, from seconds since 1970: `2026-09-01T02:00:00.137Z`."""
     global _last
-    milliseconds = int(seconds * 1000 + 0.001)  # 0.137 s are 136.99… ms in floats
+    milliseconds = int(seconds * 1000 + FLOAT_ERROR)
     held = _last  # one tuple, so that threads never see half of it
     if held[0] == milliseconds:
         return held[1]

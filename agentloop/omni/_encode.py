@@ -37,7 +37,7 @@ from agentloop.events import (
 from agentloop.messages import AssistantMessage, CustomMessage, Text, ToolResultMessage, UserMessage
 from agentloop.omni import _build_events as build
 from agentloop.omni._blocks import block_payload, output_images, output_payload, result_object
-from agentloop.omni._build import partial_tool_call_output, timestamp, token_counts
+from agentloop.omni._build import FLOAT_ERROR, partial_tool_call_output, timestamp, token_counts
 from agentloop.omni._plain_write import PLAIN_PAYLOADS
 from agentloop.omni._types import Clock, Payload, Record
 from agentloop.omni.custom import message_data
@@ -100,7 +100,8 @@ class Encoder:
 
     def _tick(self, now: float) -> None:
         """Another millisecond: its text, and when it is over."""
-        self._stamp_from = int(now * 1000) / 1000
+        milliseconds = int(now * 1000 + FLOAT_ERROR)
+        self._stamp_from = (milliseconds - FLOAT_ERROR) / 1000
         self._stamp_to = self._stamp_from + 0.001
         self._stamp = timestamp(now)
 

@@ -256,6 +256,16 @@ def test_a_record_is_of_the_moment_of_its_event(events: list[Event], steps: list
     assert [line for event in passing for line in encoder.lines(event)] == lines
 
 
+@pytest.mark.parametrize("start", [0.0, 1_788_228_000.0, 4_102_444_800.0])
+def test_each_moment_has_the_timestamp_that_the_builders_give(start: float) -> None:
+    """Also at the edges of a millisecond, where floats are a little off, and in whatever order the moments come."""
+    moments = [start + each / 1000 + beside for each in range(1000) for beside in (-6e-7, 0.0, 6e-7, 5e-4)]
+    for given in (moments, moments[::-1]):
+        encoder = Encoder(iter(given).__next__)
+        stamps = [encoder.encode(AgentStart())[0]["timestamp"] for _ in given]
+        assert stamps == [r.agent_start(clock=lambda at=at: at)["timestamp"] for at in given]  # type: ignore[misc]
+
+
 def test_a_piece_behind_a_pause_has_the_time_after_it() -> None:
     """The first piece of a later reply, in the millisecond of that reply's start, is not of the reply before."""
     said = reply(*text(0, "a", "b"))
