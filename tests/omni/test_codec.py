@@ -262,8 +262,8 @@ def test_each_moment_has_the_timestamp_that_the_builders_give(start: float) -> N
     moments = [start + each / 1000 + beside for each in range(1000) for beside in (-6e-7, 0.0, 6e-7, 5e-4)]
     for given in (moments, moments[::-1]):
         encoder = Encoder(iter(given).__next__)
-        stamps = [encoder.encode(AgentStart())[0]["timestamp"] for _ in given]
-        assert stamps == [r.agent_start(clock=lambda at=at: at)["timestamp"] for at in given]  # type: ignore[misc]
+        stamps = [encoder.encode(TurnStart(0))[0]["timestamp"] for _ in given]
+        assert stamps == [r.turn_start(0, clock=lambda at=at: at)["timestamp"] for at in given]  # type: ignore[misc]
 
 
 def test_a_piece_behind_a_pause_has_the_time_after_it() -> None:
