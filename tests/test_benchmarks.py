@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from agentloop.errors import GrammarError
+from agentloop.events import TurnStart
+from agentloop.grammar import Checker
 from agentloop.omni.codec import encode
 
 
@@ -52,6 +55,31 @@ def test_times_are_a_unit_of_each_variant_at_each_size(timing: ModuleType) -> No
     costs = timing.measure("W2", [2, 3], rounds=1)
     assert list(costs) == [2, 3]
     assert all(list(cost) == ["floor", "floor2", "agentloop"] and min(cost.values()) > 0 for cost in costs.values())
+
+
+@pytest.fixture
+def guarantees(report: ModuleType) -> ModuleType:
+    from benchmarks import guarantees
+
+    return guarantees
+
+
+def test_a_guarantee_that_is_switched_off_is_back_afterwards(guarantees: ModuleType, timing: ModuleType) -> None:
+    """Without each, and without all, the run does the whole work; outside, an event that may not come is refused."""
+    for names in (*[(name,) for name in guarantees.GUARANTEES], tuple(guarantees.GUARANTEES)):
+        with guarantees.off(names):
+            timing.check("W2", "agentloop", 7)
+    with guarantees.off(guarantees.GUARANTEES):
+        Checker().feed(TurnStart(3))
+    with pytest.raises(GrammarError):
+        Checker().feed(TurnStart(3))
+
+
+def test_what_guarantees_cost_is_told_of_each(guarantees: ModuleType) -> None:
+    """A figure of the floor, of all, without each, without all."""
+    costs = guarantees.measure(turns=2, rounds=1)
+    assert list(costs) == ["floor2", "all", *guarantees.GUARANTEES, "all three"]
+    assert min(costs.values()) > 0
 
 
 def run(ours: float, floor2: float, larger: float) -> dict[str, Any]:
