@@ -18,6 +18,7 @@ from agentloop.context import (
     Context,
     agent_messages,
     compose,
+    different_tools,
     drop_thinking,
     inject,
     keep_last_turns,
@@ -114,6 +115,16 @@ def test_a_context_takes_copies_and_checks_them() -> None:
         Context(tools=Tool("a", "", {}, print))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"tools\[0\]: expected a Tool \(use @tool\), got function"):
         Context(tools=[one_each])
+
+
+def test_tools_that_are_offered_together_have_different_names() -> None:
+    """They come back as a tuple, in their order; a name that comes twice is named, and where."""
+    first, second = Tool("a", "", {}, print), Tool("b", "", {}, print)
+    assert different_tools([second, first]) == (second, first)
+    with pytest.raises(ValueError, match=r"^tools: expected one tool of each name, got two named 'b'$"):
+        different_tools([second, first, second])
+    with pytest.raises(ValueError, match=r"^here: expected one tool of each name, got two named 'a'$"):
+        different_tools([first, first], "here")
 
 
 # ---------------------------------------------------------------- turns
