@@ -287,6 +287,8 @@ def _messages(request: ModelRequest, model: str, provider: str, names: Mapping[s
             same = shared.same_model(message, provider, model)
             signed = "claude" in model
             parts = [part for block in message.content for part in _reply_part(block, same, signed, ids, names)]
+            if turns and turns[-1]["role"] == "assistant":  # it stood last in the request that this reply answered
+                _trim_reply(turns[-1]["content"], last=True)
             _extend(turns, "assistant", parts)
         elif isinstance(message, ToolResultMessage):
             _extend(turns, "user", [_result_part(message, ids, where)])
@@ -317,7 +319,11 @@ def _extend(turns: list[dict[str, Any]], role: str, parts: list[dict[str, Any]])
 
 
 def _trim_reply(parts: list[dict[str, Any]], *, last: bool) -> None:
-    while parts and parts[-1]["type"] in ("thinking", "redacted_thinking"):
+    """The API takes no thinking at the end of a reply, and no white space at the end of the last message."""
+    while parts and (
+        parts[-1]["type"] in ("thinking", "redacted_thinking")
+        or (last and parts[-1]["type"] == "text" and not parts[-1]["text"].strip())
+    ):
         parts.pop()
     if last and parts and parts[-1]["type"] == "text":
         parts[-1]["text"] = parts[-1]["text"].rstrip()

@@ -500,6 +500,16 @@ def test_a_reply_at_the_end_has_no_white_space_behind_it() -> None:
     """The API refuses it there; anywhere else the text is as it was."""
     assert sent(user("x"), reply("Dear "))[1]["content"] == [{"type": "text", "text": "Dear"}]
     assert sent(user("x"), reply("Dear "), user("y"))[1]["content"] == [{"type": "text", "text": "Dear "}]
+    assert sent(user("x"), reply("Dear ", " \n"))[1]["content"] == [{"type": "text", "text": "Dear"}]
+
+
+def test_a_reply_that_another_one_goes_on_with_stays_as_it_was_sent() -> None:
+    """It stood last in the request before, trimmed: were it not trimmed now, that request would be no beginning of this one."""
+    signed = Thinking("hm", {"signature": "S"})
+    first = sent(user("x"), reply("Dear ", signed))
+    assert first[1]["content"] == [{"type": "text", "text": "Dear"}]
+    then = sent(user("x"), reply("Dear ", signed), reply("Ann, ", signed), user("y"))
+    assert then[1]["content"] == [{"type": "text", "text": "Dear"}, {"type": "text", "text": "Ann, "}]
 
 
 def test_results_with_errors_pictures_and_documents() -> None:
