@@ -125,6 +125,19 @@ async def test_nonsense_of_a_callback_ends_the_attempt(name: str, value: Any, wo
     assert model.asked == 0
 
 
+@pytest.mark.parametrize("name", ["prepare_request", "transform_context", "convert_to_llm"])
+async def test_a_callback_that_fails_is_named(name: str) -> None:
+    """By its setting and its own name, with what it raised; the model is not asked, and no retry follows."""
+
+    def change(given: Any) -> Any:
+        raise KeyError("nowhere")
+
+    model, changes = ScriptedModel(["never"]), {name: change}
+    events = await played(model, retry=Retry(waits=(1,)), **changes)
+    assert told(events) == [("fatal", "callback_failed", f"{name} (change) raised KeyError: 'nowhere'")]
+    assert model.asked == 0
+
+
 async def test_a_sequence_may_be_any_iterable() -> None:
     """Callbacks may give a generator; one that breaks ends the attempt with its words."""
     model = ScriptedModel(["done"])

@@ -16,6 +16,7 @@ from agentloop import (
     Event,
     HookAnswer,
     Hooks,
+    MessageStart,
     ModelError,
     RequestBegin,
     Retry,
@@ -32,6 +33,7 @@ from agentloop import (
 from agentloop.events import Hook
 from agentloop.grammar import check
 from agentloop.messages import ToolCall
+from agentloop.model import ModelRequest
 from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
 
 pytestmark = pytest.mark.anyio
@@ -316,6 +318,25 @@ async def test_no_alarm_is_left_of_a_wait_that_was_skipped() -> None:
         await wait_all_blocked()
         assert run.skip_wait()
     assert asleep == [0]
+
+
+async def test_a_retry_waits_as_long_as_it_says() -> None:
+    """To the millisecond, on the caller's clock; once that is over there is no wait to skip."""
+    clock, moments, skips = VirtualClock(), list[float](), list[bool]()
+    script = ScriptedModel([ModelError("network", "gone"), ModelError("network", "gone"), "done"])
+
+    def model(request: ModelRequest) -> Any:
+        moments.append(clock.now())
+        return script(request)
+
+    run = agent_loop(
+        ["go"], Context(), Config(model=model, clock=clock, retry=Retry(waits=(5, 2.5)), idle_timeout=None)
+    )
+    async for event in run:
+        if isinstance(event, MessageStart):
+            skips.append(run.skip_wait())
+    assert moments == [0.0, 5.0, 7.5]
+    assert skips == [False, False]
 
 
 # ---------------------------------------------------------------- open calls, history, ends

@@ -130,6 +130,8 @@ MODEL = Config(model=ScriptedModel(["never"]))
         (lambda: agent_loop(["go"], Context(), None), TypeError, "config: expected a Config, got NoneType"),  # type: ignore[arg-type]
         (lambda: compact(Context(messages=[GO]), MODEL), ValueError,
          "config.compaction: expected a compaction, got None"),
+        (lambda: compact(Context(), Config(model=ScriptedModel([]), compaction=Summarize())), ValueError,
+         "context.messages: expected messages to compact, got none"),
         (lambda: compact(Context(messages=[GO]), None), TypeError, "config: expected a Config, got NoneType"),  # type: ignore[arg-type]
         (lambda: compact([GO], Config(model=ScriptedModel([]), compaction=Summarize())), TypeError,  # type: ignore[arg-type]
          "context: expected a Context, got list"),
