@@ -274,10 +274,9 @@ class TrioHost:
         except self._trio.Cancelled:
             raise
         except BaseExceptionGroup as group:
-            cancelled, rest = group.split(self._trio.Cancelled)
-            if rest is None:
+            job.error = _without(self._trio.Cancelled, group)
+            if job.error is None:
                 raise
-            job.error = group if cancelled is None else rest
             del job  # the error's traceback holds this frame
         except BaseException as error:
             job.error = error
@@ -317,6 +316,15 @@ class TrioHost:
     async def shielded(self, waiter: Waiter, bound: float) -> None:
         with self._trio.CancelScope(shield=True, deadline=self._trio.current_time() + bound):
             await waiter.wait()
+
+
+def _without(kind: type[BaseException], group: BaseExceptionGroup[Any]) -> BaseException | None:
+    """A group without what is of a kind; None where nothing is left of it."""
+    try:
+        taken, rest = group.split(kind)
+    except BaseException:  # a class of its own has a say in how its parts are made
+        return group
+    return group if taken is None else rest
 
 
 class CancelledJob(BaseException):

@@ -39,8 +39,14 @@ def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExi
         if is_kind(error, KeyboardInterrupt) or is_kind(error, SystemExit):
             return error
         if is_kind(error, BaseExceptionGroup):
-            errors += reversed(error.exceptions)
+            errors += reversed(errors_of(error))
     return None
+
+
+def errors_of(group: BaseExceptionGroup[BaseException]) -> tuple[BaseException, ...]:
+    """What a group of errors holds, whatever a class of its own has under that name."""
+    held: tuple[BaseException, ...] = BaseExceptionGroup.exceptions.__get__(group)
+    return held
 
 
 MAX_JSON_DEPTH = 200
