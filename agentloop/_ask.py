@@ -100,7 +100,7 @@ async def _prepare(core: Core) -> ModelRequest:
         raise error.of("prepare_request", config.prepare_request) from None
     if changed is None:
         return request
-    if not isinstance(changed, ModelRequest):
+    if not is_kind(changed, ModelRequest):
         raise CallbackFailed(
             TypeError(f"prepare_request: expected a ModelRequest or None, got {type(changed).__name__}")
         )

@@ -19,8 +19,9 @@ def class_name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def is_kind(value: object, kind: type[T]) -> TypeGuard[T]:
-    """`isinstance` by the real class alone: what is foreign, an exception too, may fail to say what it is."""
+def is_kind(value: object, kind: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
+    """`isinstance` by the real class alone: what is foreign, an exception too, may fail to say what it is, and what only
+    passes for another (a proxy, a mock with a `spec`) need not have what that has."""
     return issubclass(type(value), kind)
 
 
