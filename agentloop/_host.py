@@ -338,7 +338,7 @@ def was_cancelled(error: BaseException | None) -> bool:
 
 def cancelled_by_nobody(error: BaseException) -> bool:
     """Whether it is a cancellation although nobody cancels this task: what the task awaited was cancelled."""
-    if not isinstance(error, asyncio.CancelledError):
+    if not issubclass(type(error), asyncio.CancelledError):
         return False
     try:
         task = asyncio.current_task()

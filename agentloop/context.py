@@ -12,14 +12,13 @@ message that stands between a call and its result begins none, so that a call an
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
 import attrs
 
-from agentloop._awaiting import Then
+from agentloop._awaiting import Then, is_awaitable
 from agentloop._frozen import field, frozen
 from agentloop._values import is_kind
 from agentloop.messages import (
@@ -147,7 +146,7 @@ def _apply(
 ) -> Sequence[AgentMessage] | Awaitable[Sequence[AgentMessage]]:
     for number in range(first, len(transforms)):
         result = transforms[number](messages)
-        if inspect.isawaitable(result):
+        if is_awaitable(result):
             return Then(result, partial(_apply_rest, transforms, number))
         messages = _checked(result, transforms[number], number)
     return messages

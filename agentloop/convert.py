@@ -32,7 +32,7 @@ from typing import Any, TypeAlias
 
 from agentloop._legal import NO_RESULT, LegalBuilder, MessageView, calls_of
 from agentloop._results import NO_OUTPUT
-from agentloop._values import is_kind
+from agentloop._values import is_kind, order_to_leave
 from agentloop.errors import ModelError
 from agentloop.messages import (
     AgentMessage,
@@ -89,7 +89,10 @@ def _role(message: CustomMessage) -> str:
     """Its role; the name of its class where it has none, or where its own code fails."""
     try:
         return str(getattr(message, "role", type(message).__name__))
-    except Exception:
+    except BaseException as error:
+        order = order_to_leave(error)
+        if order is not None:
+            raise order from None
         return type(message).__name__
 
 
