@@ -23,9 +23,9 @@ from agentloop._callbacks import CallbackFailed, Stopped, attribute, looked_at
 from agentloop._frozen import frozen
 from agentloop._host import Job, close_shielded, was_cancelled
 from agentloop._run import Core
-from agentloop._values import is_kind, plain_text
+from agentloop._values import errors_of, is_kind, plain_text
 from agentloop.convert import default_convert, make_legal
-from agentloop.errors import ModelError, StopReason, code_for_status
+from agentloop.errors import RETRYABLE_CODES, ModelError, StopReason, code_for_status
 from agentloop.events import Event, RequestBegin, RequestEnd, TokenUsage, ToolListReady
 from agentloop.messages import AgentMessage, AssistantMessage, CustomMessage
 from agentloop.model import ModelRequest
@@ -100,7 +100,7 @@ async def _prepare(core: Core) -> ModelRequest:
         raise error.of("prepare_request", config.prepare_request) from None
     if changed is None:
         return request
-    if not isinstance(changed, ModelRequest):
+    if not is_kind(changed, ModelRequest):
         raise CallbackFailed(
             TypeError(f"prepare_request: expected a ModelRequest or None, got {type(changed).__name__}")
         )
@@ -281,11 +281,10 @@ async def _open(request: ModelRequest) -> Any:
 
 def classify(error: BaseException) -> _Failure:
     """Say what a failure of the model is: its own word, else a status, a time-out, bad data; else `network`."""
-    while is_kind(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    if is_kind(error, ModelError) and attribute(error, "code") is not None:  # else of a class that never called ours
-        status: StopReason = "retryable" if error.retryable else "fatal"
-        return _Failure(status, error.code, error.message, error.retry_after, error)
+    while is_kind(error, BaseExceptionGroup) and len(held := errors_of(error)) == 1:
+        error = held[0]
+    if is_kind(error, ModelError) and (said := _said(error)) is not None:
+        return said
     http_status = _status(error)
     if http_status is not None and http_status >= 400:
         code = code_for_status(http_status)
@@ -298,6 +297,17 @@ def classify(error: BaseException) -> _Failure:
     text = "the model's stream was cancelled from inside" if was_cancelled(error) else error_text(error)
     own = ModelError(code, text)
     return _Failure("retryable" if own.retryable else "fatal", code, text, None, error)
+
+
+def _said(error: ModelError) -> _Failure | None:
+    """What it says itself, which may be less than ours do: a class of its own need not call theirs. None without a code."""
+    code, message = plain_text(attribute(error, "code")), plain_text(attribute(error, "message"))
+    if code is None:
+        return None
+    retryable = attribute(error, "retryable")
+    again = retryable if is_kind(retryable, bool) else code in RETRYABLE_CODES
+    message = error_text(error) if message is None else message
+    return _Failure("retryable" if again else "fatal", code, message, attribute(error, "retry_after"), error)
 
 
 def _status(error: BaseException) -> int | None:
@@ -354,10 +364,10 @@ def _wait(core: Core, attempt: int, failure: _Failure) -> int | None:
 
 def _seconds(asked: Any) -> float | None:
     """The wait that a provider asked for; None where that is no number."""
-    if not isinstance(asked, int | float):
+    if not (is_kind(asked, int) or is_kind(asked, float)):
         return None
     try:
-        seconds = float(asked)
+        seconds = int.__float__(asked) if is_kind(asked, int) else float.__float__(asked)
     except OverflowError:
         seconds = math.inf
     return None if math.isnan(seconds) else max(seconds, 0.0)

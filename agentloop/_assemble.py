@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import attrs
 
-from agentloop._values import REPLACEMENT, class_name, is_kind, stitch, valid_text
+from agentloop._values import REPLACEMENT, class_name, is_kind, plain_text, stitch, valid_text
 from agentloop.errors import FinishReason, ModelError, StopReason
 from agentloop.events import (
     END_OF,
@@ -237,14 +237,15 @@ class Assembler:
         self.usage = usage
 
     def _finish(self, chunk: Finish) -> None:
-        if not isinstance(chunk.reason, str) or chunk.reason not in _REASONS:
-            got = chunk.reason if isinstance(chunk.reason, str) else type(chunk.reason).__name__
+        reason = plain_text(chunk.reason)
+        if reason not in _REASONS:
+            got = type(chunk.reason).__name__ if reason is None else reason
             raise ModelError("malformed", f"Finish.reason: expected one of {', '.join(_REASONS)}, got {got}")
         for block in self._waiting:
             block.complete = True
         if self._open is not None:
             self._end_open()
-        self.finish_reason = chunk.reason
+        self.finish_reason = reason  # type: ignore[assignment]  # one of them
         self._fidelity = chunk.fidelity
 
     # ------------------------------------------------------------ blocks
@@ -278,9 +279,15 @@ class Assembler:
             self._show(block)
         return block
 
-    def _grow(self, block: _Block, text: str) -> None:
-        if not isinstance(text, str):
+    def _plain_piece(self, block: _Block, text: object) -> str:
+        plain = plain_text(text)
+        if plain is None:
             raise ModelError("malformed", f"{_PIECES[block.kind]}: expected a text, got {type(text).__name__}")
+        return plain
+
+    def _grow(self, block: _Block, text: str) -> None:
+        if type(text) is not str:
+            text = self._plain_piece(block, text)
         if block.number < 0:
             block.held.append(text)
             return
@@ -414,15 +421,16 @@ _REASONS = get_args(FinishReason)
 
 def _text_of(value: Any, where: str) -> str | None:
     """A text that has characters, made valid; None for none. Raises `ModelError` for what is no text."""
-    if value is not None and not isinstance(value, str):
+    text = plain_text(value)
+    if value is not None and text is None:
         raise ModelError("malformed", f"{where}: expected a text or None, got {type(value).__name__}")
-    return valid_text(value) if value else None
+    return valid_text(text) if text else None
 
 
 def _handler(chunk: Any) -> Callable[[Assembler, Any], None]:
     """The handler of an instance of a subclass. Raises `ModelError` for what is no chunk."""
     for base, handler in _HANDLERS.items():
-        if isinstance(chunk, base):
+        if issubclass(type(chunk), base):
             return handler
     kind = type(chunk)
     raise ModelError("malformed", f"expected a model chunk or text, got {class_name(kind)}")

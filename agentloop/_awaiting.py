@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Generator
 from types import CoroutineType, GeneratorType
-from typing import Any
+from typing import Any, TypeGuard
 
 
 class Then(Awaitable[Any]):
@@ -23,7 +23,7 @@ class Then(Awaitable[Any]):
 
     async def _made(self) -> Any:
         made = self._make(await self._awaitable)
-        return await made if inspect.isawaitable(made) else made
+        return await made if is_awaitable(made) else made
 
     def close(self) -> None:
         """It will not be awaited (any more)."""
@@ -36,7 +36,7 @@ async def called(function: Callable[..., Any], *args: Any) -> Any:
     return await value if is_awaitable(value) else value
 
 
-def is_awaitable(value: Any) -> bool:
+def is_awaitable(value: Any) -> TypeGuard[Awaitable[Any]]:
     """As `inspect.isawaitable`, by the real class alone: what is foreign may fail to say what it is."""
     kind = type(value)
     if kind is GeneratorType:  # a coroutine of the old kind, by a decorator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -17,7 +17,7 @@ from agentloop._execute import Batch
 from agentloop._hooks import hook_answer, hook_event
 from agentloop._run import Core
 from agentloop._toolset import Toolset
-from agentloop._values import is_kind, plain_text
+from agentloop._values import is_kind, order_to_leave, plain_text
 from agentloop.config import CompactionState, Config, HookAnswer
 from agentloop.context import agent_messages
 from agentloop.convert import LegalHistory
@@ -38,7 +38,7 @@ from agentloop.tools import Tool
 log = logging.getLogger("agentloop")
 
 T = TypeVar("T")
-_INPUTS = UserMessage | ToolResultMessage | CustomMessage
+_INPUTS: Final[tuple[type[str | AgentMessage], ...]] = (str, UserMessage, ToolResultMessage, CustomMessage)
 
 
 def limits_of(config: Config) -> Limits:
@@ -211,13 +211,14 @@ class Driver:
         """What a callback gave, as far as it is inputs: those are kept, and anything else ends the run."""
         found: list[AgentMessage] = []
         try:
-            for index, item in enumerate((given,) if isinstance(given, str | _INPUTS) else given):
-                if not isinstance(item, str | _INPUTS):
+            for index, item in enumerate((given,) if is_kind(given, _INPUTS) else given):
+                if not is_kind(item, _INPUTS):
                     raise TypeError(f"messages[{index}]: expected an input or text, got {type(item).__name__}")
                 found += agent_messages(item)
-        except (KeyboardInterrupt, SystemExit):
-            raise
         except BaseException as error:
+            order = order_to_leave(error)
+            if order is not None:
+                raise order from None
             self.core.fail(error, what)
         return found
 

@@ -23,7 +23,7 @@ from agentloop._results import result_message
 from agentloop._run import Core
 from agentloop._sink import Sink
 from agentloop._tool_job import run_tool
-from agentloop._values import plain_text
+from agentloop._values import is_kind, plain_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Block
 from agentloop.errors import ABORTED_CALL_CODES, FinishReason, InvalidArguments, StopReason
@@ -144,9 +144,10 @@ class Batch:
 
     def _validate(self, call: Call, tool: Tool, arguments: str | dict[str, Any]) -> bool:
         try:
-            prepared = tool.prepare(arguments)
-        except InvalidArguments as error:
-            self._refuse(call, "invalid_arguments", str(error))
+            prepared = self.core.guard(tool.prepare, arguments)
+        except CallbackFailed as error:  # a mapping of the caller's may fail in any way when it is looked at
+            invalid = is_kind(error.error, InvalidArguments)
+            self._refuse(call, "invalid_arguments" if invalid else "blocked", error.text)
             return False
         call.prepared, call._invocation = prepared, None
         return True
@@ -171,7 +172,7 @@ class Batch:
             log.error("before_tool_call failed; the call is blocked", exc_info=error.error)
             self._refuse(call, "blocked", error.text)
             return False
-        if isinstance(answer, Block):
+        if is_kind(answer, Block):
             self._refuse(call, "blocked", answer.reason or "The call was blocked.", answer.terminate)
         elif isinstance(answer, dict):
             return self._validate(call, call.tool, answer)
@@ -439,7 +440,7 @@ class Batch:
         assert outcome is not None
         if call.stage != "after" or (error is not None and (self.core.closing or self.core.look())):
             return  # what was stopped keeps its real result
-        if answer is not None and not isinstance(answer, ToolResult):
+        if answer is not None and not is_kind(answer, ToolResult):
             error = TypeError(f"after_tool_call: expected a ToolResult or None, got {type(answer).__name__}")
         if error is not None:
             log.error("after_tool_call failed; the call's result is an error", exc_info=error)

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from agentloop._callbacks import CallbackFailed
-from agentloop._values import MAX_INTEGER_BITS, order_to_leave, plain_text, valid_text
+from agentloop._values import MAX_INTEGER_BITS, is_kind, order_to_leave, plain_text, valid_text
 from agentloop.config import HookAnswer
 from agentloop.events import Hook
 
@@ -21,7 +21,7 @@ def hook_answer(value: Any) -> HookAnswer | None:
     """What a hook said, its decision a word or None; None: nothing. Raises `CallbackFailed` for what is no answer."""
     if value is None:
         return None
-    if not isinstance(value, HookAnswer):
+    if not is_kind(value, HookAnswer):
         raise CallbackFailed(TypeError(f"expected a HookAnswer or None, got {type(value).__name__}"))
     for field in ("reason", "message"):
         text = getattr(value, field)

@@ -274,10 +274,9 @@ class TrioHost:
         except self._trio.Cancelled:
             raise
         except BaseExceptionGroup as group:
-            cancelled, rest = group.split(self._trio.Cancelled)
-            if rest is None:
+            job.error = _without(self._trio.Cancelled, group)
+            if job.error is None:
                 raise
-            job.error = group if cancelled is None else rest
             del job  # the error's traceback holds this frame
         except BaseException as error:
             job.error = error
@@ -319,6 +318,15 @@ class TrioHost:
             await waiter.wait()
 
 
+def _without(kind: type[BaseException], group: BaseExceptionGroup[Any]) -> BaseException | None:
+    """A group without what is of a kind; None where nothing is left of it."""
+    try:
+        taken, rest = group.split(kind)
+    except BaseException:  # a class of its own has a say in how its parts are made
+        return group
+    return group if taken is None else rest
+
+
 class CancelledJob(BaseException):
     """Stands for trio's `Cancelled`, which user code cannot make, on a job that was cancelled."""
 
@@ -330,7 +338,7 @@ def was_cancelled(error: BaseException | None) -> bool:
 
 def cancelled_by_nobody(error: BaseException) -> bool:
     """Whether it is a cancellation although nobody cancels this task: what the task awaited was cancelled."""
-    if not isinstance(error, asyncio.CancelledError):
+    if not issubclass(type(error), asyncio.CancelledError):
         return False
     try:
         task = asyncio.current_task()

@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn, TypeVar, overload
 import attrs
 
 from agentloop._results import NO_OUTPUT
-from agentloop._values import MAX_JSON_DEPTH
+from agentloop._values import MAX_JSON_DEPTH, is_kind
 from agentloop.errors import ModelError
 from agentloop.messages import (
     AgentMessage,
@@ -127,21 +127,21 @@ class LegalBuilder:
     def append(self, index: int, message: object) -> None:
         """Take the message that stands at `index` of the caller's list; never raises."""
         self._received = index + 1
-        if isinstance(message, ToolResultMessage):
+        if is_kind(message, ToolResultMessage):
             self._add_result(index, message)
-        elif isinstance(message, AssistantMessage):
+        elif is_kind(message, AssistantMessage):
             self._add_reply(index, message)
-        elif isinstance(message, UserMessage):
+        elif is_kind(message, UserMessage):
             self._add_user(index, message)
         else:
             self._refuse(
                 f"messages[{index}]: expected a user, assistant or tool result message, got {type(message).__name__}"
-                + (" (convert_to_llm left a custom message in)" if isinstance(message, CustomMessage) else "")
+                + (" (convert_to_llm left a custom message in)" if is_kind(message, CustomMessage) else "")
             )
 
     def must_rename(self, message: object) -> bool:
         """Whether this message has a call whose id was already made up for another one: build again, knowing it."""
-        return isinstance(message, AssistantMessage) and any(call.id in self.made for call in calls_of(message.content))
+        return is_kind(message, AssistantMessage) and any(call.id in self.made for call in calls_of(message.content))
 
     def _add_user(self, index: int, message: UserMessage) -> None:
         content = self._clean(index, message.content, _ASKING_BLOCKS)

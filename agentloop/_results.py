@@ -14,7 +14,7 @@ import attrs
 
 from agentloop._jsontext import json_text
 from agentloop._schema.problems import counted
-from agentloop._values import MAX_JSON_DEPTH, valid_text
+from agentloop._values import MAX_JSON_DEPTH, is_kind, valid_text
 from agentloop.events import ToolExecutionEnd
 from agentloop.messages import (
     ContentBlock,
@@ -32,7 +32,7 @@ NO_OUTPUT: Final = "[no output]"
 """What stands for an empty result, in what a model is shown and in records: neither knows an empty one. `as_result` leaves an
 empty result empty."""
 
-_BLOCKS = (Text, Thinking, InlineThinking, ToolCall, Image, InlineData)
+_BLOCKS: Final[tuple[type[ContentBlock], ...]] = (Text, Thinking, InlineThinking, ToolCall, Image, InlineData)
 _MAX_REPR = 200
 
 
@@ -71,13 +71,13 @@ def as_result(value: Any) -> ToolResult:
 
 
 def _from_value(value: Any) -> ToolResult:
-    if isinstance(value, ToolResult):
+    if is_kind(value, ToolResult):
         return value
     if value is None:
         return ToolResult()
     if isinstance(value, str):
         return ToolResult(str.__str__(value))
-    if isinstance(value, _BLOCKS):
+    if is_kind(value, _BLOCKS):
         return ToolResult((value,))
     if isinstance(value, BaseException):
         return ToolResult(error_text(value), is_error=True)
@@ -90,7 +90,7 @@ def _from_data(value: Any) -> ToolResult:
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         if not value:
             return ToolResult()
-        if any(isinstance(item, _BLOCKS) for item in value):
+        if any(is_kind(item, _BLOCKS) for item in value):
             return _from_blocks(value)
     data = _Json().convert(value)
     if isinstance(data, str):
@@ -102,7 +102,7 @@ def _from_blocks(items: list[Any] | tuple[Any, ...]) -> ToolResult:
     blocks: list[ContentBlock] = []
     is_error = False
     for index, item in enumerate(items):
-        if isinstance(item, _BLOCKS):
+        if is_kind(item, _BLOCKS):
             blocks.append(item)
         elif isinstance(item, str):
             blocks.append(Text(str.__str__(item)))

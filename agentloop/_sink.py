@@ -14,7 +14,7 @@ import attrs
 from agentloop._frozen import frozen
 from agentloop._host import Host, Job, Waiter, close_nested, close_shielded
 from agentloop._results import cut_note, cut_result, cut_text
-from agentloop._values import REPLACEMENT, stitch, valid_text
+from agentloop._values import REPLACEMENT, is_kind, plain_text, stitch, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.events import ChildEvent, Event, MessageUpdate, SubagentStarted, ToolExecutionUpdate
@@ -138,11 +138,12 @@ class Sink:
         final: Any = None
         try:
             async for piece in pieces:
-                if isinstance(piece, ToolResult):
+                if is_kind(piece, ToolResult):
                     final = piece
                     await anyio.lowlevel.checkpoint()  # nothing comes of it, but the others are to have their turn
                 else:
-                    self._output(piece if isinstance(piece, str) else text_of(as_result(piece).content))
+                    text = plain_text(piece)
+                    self._output(text_of(as_result(piece).content) if text is None else text)
                     await _Room(self)
         finally:
             await close_shielded(pieces.aclose, job)

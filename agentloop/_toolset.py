@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from agentloop._callbacks import CallbackFailed, Stopped
+from agentloop._callbacks import CallbackFailed, Stopped, attribute
 from agentloop._host import Job, Waiter, close_shielded
 from agentloop._run import Core
+from agentloop._values import is_kind, order_to_leave
 from agentloop.config import ToolSource
 from agentloop.context import Context, different_tools
 from agentloop.events import McpConnectBegin, McpConnectEnd
@@ -115,14 +117,26 @@ def _tools(given: Iterable[Tool]) -> tuple[Tool, ...]:
 def _equal(tools: tuple[Tool, ...], own: tuple[Tool, ...]) -> bool:
     try:
         return tools == own
-    except Exception:  # a tool's function is any object that can be called; one that cannot be compared is another one
-        return False
+    except BaseException as error:
+        order = order_to_leave(error)
+        if order is not None:
+            raise order from None
+        return False  # a tool's function is any object that can be called; one that cannot be compared is another one
 
 
 def _connected(answer: Any) -> tuple[McpConnectEnd, tuple[Tool, ...]]:
-    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], McpConnectEnd):
+    if not isinstance(answer, tuple) or len(answer) != 2 or not is_kind(answer[0], McpConnectEnd):
         raise TypeError(f"connect: expected a McpConnectEnd and tools, got {type(answer).__name__}")
     return answer[0], _tools(answer[1])
+
+
+def _seconds(core: Core, said: Any) -> float:
+    """How long a source's `close` may take beyond the grace; what is no finite number says nothing."""
+    try:
+        seconds: float = core.guard(float, said)
+    except CallbackFailed:
+        return 0.0
+    return seconds if math.isfinite(seconds) else 0.0
 
 
 class _Source:
@@ -135,7 +149,7 @@ class _Source:
         self.answer: tuple[Any, BaseException | None] | None = None
         self.waiter: Waiter | None = None
         self.busy = self.over = False
-        core.closing_bound = max(core.closing_bound, getattr(source, "closing_bound", 0.0))
+        core.closing_bound = max(core.closing_bound, _seconds(core, attribute(source, "closing_bound")))
         self.job = core.spawn(self._serve, tag="the tool source")
 
     async def ask(self, what: str) -> Any:

@@ -19,8 +19,9 @@ def class_name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def is_kind(value: object, kind: type[T]) -> TypeGuard[T]:
-    """`isinstance` by the real class alone: what is foreign, an exception too, may fail to say what it is."""
+def is_kind(value: object, kind: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
+    """`isinstance` by the real class alone: what is foreign, an exception too, may fail to say what it is, and what only
+    passes for another (a proxy, a mock with a `spec`) need not have what that has."""
     return issubclass(type(value), kind)
 
 
@@ -39,8 +40,14 @@ def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExi
         if is_kind(error, KeyboardInterrupt) or is_kind(error, SystemExit):
             return error
         if is_kind(error, BaseExceptionGroup):
-            errors += reversed(error.exceptions)
+            errors += reversed(errors_of(error))
     return None
+
+
+def errors_of(group: BaseExceptionGroup[BaseException]) -> tuple[BaseException, ...]:
+    """What a group of errors holds, whatever a class of its own has under that name."""
+    held: tuple[BaseException, ...] = BaseExceptionGroup.exceptions.__get__(group)
+    return held
 
 
 MAX_JSON_DEPTH = 200

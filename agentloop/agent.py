@@ -14,7 +14,6 @@ to listeners and readers up to `AgentEnd`, bounded in time, and the cancellation
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 import weakref
@@ -31,8 +30,9 @@ from agentloop._agent.queues import QUEUES, MessageQueues, QueueMode, QueueName
 from agentloop._agent.reader import EventReader
 from agentloop._agent.state import AgentState
 from agentloop._agent.thread import in_a_thread
-from agentloop._awaiting import Then
+from agentloop._awaiting import Then, is_awaitable
 from agentloop._host import cancelled_by_nobody, in_event_loop
+from agentloop._values import is_kind
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context, different_tools
@@ -428,10 +428,10 @@ class Agent:
                 continue
             try:
                 answer = listener(self._event)
-                if answer is not None and inspect.isawaitable(answer):
+                if is_awaitable(answer):
                     return key, listener, answer
             except BaseException as error:
-                if not isinstance(error, survived) and not cancelled_by_nobody(error):
+                if not is_kind(error, survived) and not cancelled_by_nobody(error):
                     raise
                 self._drop(key, listener, error)
         return None
@@ -441,7 +441,7 @@ class Agent:
         try:
             await awaitable
         except BaseException as error:
-            if not isinstance(error, survived) and not cancelled_by_nobody(error):
+            if not is_kind(error, survived) and not cancelled_by_nobody(error):
                 raise
             self._drop(key, listener, error)
 
@@ -472,7 +472,7 @@ class Agent:
                 request, model=config.model, options=config.options, system_prompt=self.system_prompt
             )
         answer = None if then is None else then(request)
-        if inspect.isawaitable(answer):
+        if is_awaitable(answer):
             return Then(answer, lambda given: request if given is None else given)
         return request if answer is None else answer
 

@@ -12,15 +12,15 @@ message that stands between a call and its result begins none, so that a call an
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
 import attrs
 
-from agentloop._awaiting import Then
+from agentloop._awaiting import Then, is_awaitable
 from agentloop._frozen import field, frozen
+from agentloop._values import is_kind
 from agentloop.messages import (
     AgentMessage,
     AssistantMessage,
@@ -48,6 +48,8 @@ __all__ = [
 
 C = TypeVar("C", bound=CustomMessage)
 
+_MESSAGES: Final[tuple[type[AgentMessage], ...]] = (UserMessage, AssistantMessage, ToolResultMessage, CustomMessage)
+
 
 def agent_messages(value: str | AgentMessage | Iterable[AgentMessage | str]) -> tuple[AgentMessage, ...]:
     """A tuple of messages from what callers write; a string is a user message.
@@ -56,7 +58,7 @@ def agent_messages(value: str | AgentMessage | Iterable[AgentMessage | str]) -> 
     """
     if isinstance(value, str):
         return (user(value),)
-    if isinstance(value, UserMessage | AssistantMessage | ToolResultMessage | CustomMessage):
+    if is_kind(value, _MESSAGES):
         return (value,)
     if not isinstance(value, Iterable):
         raise TypeError(f"messages: expected messages or text, got {type(value).__name__}")
@@ -64,7 +66,7 @@ def agent_messages(value: str | AgentMessage | Iterable[AgentMessage | str]) -> 
     for index, message in enumerate(value):
         if isinstance(message, str):
             messages.append(user(message))
-        elif isinstance(message, UserMessage | AssistantMessage | ToolResultMessage | CustomMessage):
+        elif is_kind(message, _MESSAGES):
             messages.append(message)
         else:
             raise _no_message(index, message)
@@ -144,7 +146,7 @@ def _apply(
 ) -> Sequence[AgentMessage] | Awaitable[Sequence[AgentMessage]]:
     for number in range(first, len(transforms)):
         result = transforms[number](messages)
-        if inspect.isawaitable(result):
+        if is_awaitable(result):
             return Then(result, partial(_apply_rest, transforms, number))
         messages = _checked(result, transforms[number], number)
     return messages

@@ -32,6 +32,7 @@ from typing import Any, TypeAlias
 
 from agentloop._legal import NO_RESULT, LegalBuilder, MessageView, calls_of
 from agentloop._results import NO_OUTPUT
+from agentloop._values import is_kind, order_to_leave
 from agentloop.errors import ModelError
 from agentloop.messages import (
     AgentMessage,
@@ -88,7 +89,10 @@ def _role(message: CustomMessage) -> str:
     """Its role; the name of its class where it has none, or where its own code fails."""
     try:
         return str(getattr(message, "role", type(message).__name__))
-    except Exception:
+    except BaseException as error:
+        order = order_to_leave(error)
+        if order is not None:
+            raise order from None
         return type(message).__name__
 
 
@@ -208,7 +212,7 @@ class LegalHistory:
 
 
 def _build(messages: list[Any], drop_custom: bool = False) -> LegalBuilder:
-    replies = [message for message in messages if isinstance(message, AssistantMessage)]
+    replies = [message for message in messages if is_kind(message, AssistantMessage)]
     builder = LegalBuilder({call.id: None for reply in replies for call in calls_of(reply.content)})
     for index, message in enumerate(messages):
         if drop_custom and isinstance(message, CustomMessage):

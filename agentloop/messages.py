@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import attrs
 
 from agentloop._frozen import field, frozen
-from agentloop._values import freeze_json, frozen_json, frozen_object, thaw_json, valid_text
+from agentloop._values import freeze_json, frozen_json, frozen_object, is_kind, thaw_json, valid_text
 from agentloop.errors import FinishReason, StopReason
 
 __all__ = [
@@ -137,7 +137,7 @@ class InlineData:
 ContentBlock: TypeAlias = Text | Thinking | InlineThinking | ToolCall | Image | InlineData
 """What a message is made of."""
 
-_BLOCKS = (Text, Thinking, InlineThinking, ToolCall, Image, InlineData)
+_BLOCKS: Final[tuple[type[ContentBlock], ...]] = (Text, Thinking, InlineThinking, ToolCall, Image, InlineData)
 
 
 def json_type(value: Any) -> str:
@@ -160,13 +160,13 @@ def content_blocks(value: str | ContentBlock | Iterable[ContentBlock | str]) -> 
     """
     if type(value) is tuple:  # as it is nearly always
         for block in value:
-            if not isinstance(block, _BLOCKS):
+            if not issubclass(type(block), _BLOCKS):
                 break
         else:
             return value
     if isinstance(value, str):
         return (Text(value),) if value else ()
-    if isinstance(value, _BLOCKS):
+    if is_kind(value, _BLOCKS):
         return (value,)
     if not isinstance(value, Iterable) or isinstance(value, bytes | Mapping):
         raise TypeError(f"content: expected text or content blocks, got {type(value).__name__}")
@@ -174,7 +174,7 @@ def content_blocks(value: str | ContentBlock | Iterable[ContentBlock | str]) -> 
     for index, block in enumerate(value):
         if isinstance(block, str):
             blocks.append(Text(block))
-        elif isinstance(block, _BLOCKS):
+        elif is_kind(block, _BLOCKS):
             blocks.append(block)
         else:
             raise TypeError(f"content[{index}]: expected a content block or text, got {type(block).__name__}")

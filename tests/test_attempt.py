@@ -572,6 +572,21 @@ class Forgetful(ModelError):
         self.words = words
 
 
+class Brief(ModelError):
+    """Says of itself only what it is told."""
+
+    def __init__(self, **said: Any) -> None:
+        self.__dict__.update(said)
+
+
+class OwnGroup(ExceptionGroup[Exception]):
+    """Has something else where groups have their errors."""
+
+    @property
+    def exceptions(self) -> Any:
+        return (HttpError(400),)
+
+
 @pytest.mark.parametrize(
     ("error", "status", "code", "words"),
     [
@@ -590,12 +605,19 @@ class Forgetful(ModelError):
         (HttpError(Unordered(429)), "retryable", "rate_limit", "failed"),
         (Odd("odd"), "retryable", "network", "odd"),
         (Forgetful("odd"), "retryable", "network", "odd"),
+        (Brief(code="rate_limit"), "retryable", "rate_limit", "Brief"),
+        (Brief(code="auth", message=401), "fatal", "auth", "Brief"),
+        (Brief(code=429, message="wait"), "retryable", "network", "Brief"),
+        (Brief(code="auth", message="once more", retryable=True), "retryable", "auth", "once more"),
+        (Brief(code="network", message="gone", retryable=Unsayable()), "retryable", "network", "gone"),
+        (Brief(code="network", message=Unsayable(), retry_after=Unsayable()), "retryable", "network", "Brief"),
         (TimeoutError("slow"), "retryable", "timeout", "slow"),
         (json.JSONDecodeError("bad", "{", 0), "retryable", "malformed", "bad: line 1 column 1 (char 0)"),
         (UnicodeError("odd"), "retryable", "malformed", "odd"),
         (ValueError("odd"), "retryable", "network", "odd"),
         (ExceptionGroup("g", [ExceptionGroup("h", [HttpError(400)])]), "fatal", "rejected", "failed"),
         (ExceptionGroup("g", [HttpError(400), HttpError(400)]), "retryable", "network", "g (2 sub-exceptions)"),
+        (OwnGroup("own", [HttpError(400), HttpError(400)]), "retryable", "network", "own (2 sub-exceptions)"),
         (asyncio.CancelledError("foreign"), "retryable", "network", "the model's stream was cancelled from inside"),
     ],
 )  # fmt: skip
@@ -606,7 +628,7 @@ async def test_what_a_failure_of_the_model_is(error: BaseException, status: str,
     end = events[-1]
     assert isinstance(end, AgentEnd)
     inner: Any = error
-    while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
+    while type(inner) is ExceptionGroup and len(inner.exceptions) == 1:
         (inner,) = inner.exceptions
     assert end.exception is inner
 
@@ -620,6 +642,19 @@ async def test_a_failed_attempt_is_logged_once(caplog: pytest.LogCaptureFixture)
         ("WARNING", "the model's request failed (network: away); the next attempt comes in 1500 ms", None),
         ("ERROR", "the model's request failed (network: gone)", error),
     ]
+
+
+async def test_what_is_no_number_is_no_wait_that_a_provider_asked_for() -> None:
+    """What fails to say what it is, too; a number of a class of its own is one."""
+
+    class Own(float):
+        def __float__(self) -> float:
+            raise LookupError("gone")
+
+    for asks, waits in ((Unsayable(), 1000), ("7", 1000), (Own(7), 7000), (Unordered(7), 7000)):
+        failure = Brief(code="rate_limit", retry_after=asks)
+        events = await played(ScriptedModel([failure, "done"]), retry=Retry(waits=(1,), max_wait=60))
+        assert ends(events)[0].retry_in_ms == waits
 
 
 @pytest.mark.parametrize(("error", "shown"), [(ModelError("auth", "no key"), False), (KeyError("choices"), True)])

@@ -560,6 +560,29 @@ async def test_a_job_that_wraps_its_cancellation_in_a_group(anyio_backend_name: 
     assert was_cancelled(job.error)
 
 
+async def test_a_cancelled_job_whose_group_fails_to_make_its_parts(anyio_backend_name: str) -> None:
+    """What it raised is kept as it is; out of a task of trio's it would end the event loop."""
+    if anyio_backend_name == "asyncio":
+        pytest.skip("asyncio's groups raise a plain cancellation")
+
+    class Own(BaseExceptionGroup[BaseException]):
+        def derive(self, excs: Any, /) -> Any:
+            raise LookupError("gone")
+
+    async def work() -> None:
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class() as error:
+            raise Own("own", [error, ZeroDivisionError()]) from None
+
+    host, job = make_host(), Noted(work)
+    host.spawn(job)
+    await wait_all_blocked()
+    host.cancel(job)
+    await wait_all_blocked()
+    assert type(job.error) is Own
+
+
 async def test_what_counts_as_cancelled() -> None:
     """asyncio's own error, ours that stands for trio's, and no other."""
     assert was_cancelled(asyncio.CancelledError())

@@ -17,9 +17,12 @@ import pytest
 from agentloop import (
     AbortSignal,
     AgentEnd,
+    AssistantMessage,
+    Block,
     Config,
     Context,
     Event,
+    HookAnswer,
     Hooks,
     MessageEnd,
     MessageUpdate,
@@ -30,6 +33,7 @@ from agentloop import (
     ToolExecutionEnd,
     ToolExecutionStart,
     ToolExecutionUpdate,
+    ToolResult,
     TurnEnd,
     UserMessage,
     agent_loop,
@@ -45,7 +49,7 @@ from agentloop.errors import GrammarError
 from agentloop.events import ThinkingDelta
 from agentloop.grammar import check
 from agentloop.messages import ToolCall, ToolResultMessage
-from agentloop.model import Finish, ModelRequest
+from agentloop.model import Finish, ModelRequest, TextChunk
 from agentloop.testing import STALL, ScriptedModel, VirtualClock, call, collect, wait_all_blocked
 from tests.deaf import deaf_until
 
@@ -140,6 +144,115 @@ async def test_a_callback_that_raises_a_group_with_an_order_to_leave() -> None:
     with pytest.raises(SystemExit) as caught:
         await collect(agent_loop(["go"], Context(), Config(model=ScriptedModel(), get_steering_messages=poll)))
     assert caught.value is error
+
+
+# ---------------------------------------------------------------- what only passes for an answer
+
+
+class Passes:
+    """Passes for another class and has nothing of what that has, as a mock may that was made to its specification."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return self.kind
+
+
+@pytest.mark.parametrize(
+    ("setting", "kind", "outcome"),
+    [
+        ("get_steering_messages", UserMessage, ("fatal", "callback_failed", None)),
+        ("get_follow_up_messages", UserMessage, ("fatal", "callback_failed", None)),
+        ("transform_context", UserMessage, ("fatal", "invalid_input", None)),
+        ("convert_to_llm", AssistantMessage, ("fatal", "invalid_input", None)),
+        ("prepare_request", ModelRequest, ("fatal", "callback_failed", None)),
+        ("before_tool_call", Block, ("completed", None, "blocked")),
+        ("before_tool_call", dict, ("completed", None, "blocked")),
+        ("after_tool_call", ToolResult, ("completed", None, "tool_error")),
+        ("approve", str, ("completed", None, "denied")),
+        ("hooks", HookAnswer, ("completed", None, "denied")),
+        ("finish_turn", str, ("fatal", "callback_failed", None)),
+    ],
+)
+async def test_g18_what_only_passes_for_an_answer_is_none(
+    setting: str, kind: type, outcome: tuple[str, str | None, str | None]
+) -> None:
+    """The run ends as it does where a callback answers nonsense, with its events legal."""
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "worked"
+
+    def give(*_: Any) -> Any:
+        return [Passes(kind)] if issubclass(kind, UserMessage | AssistantMessage) else Passes(kind)
+
+    given: Any = (Hooks("odd", pre_tool_use=give),) if setting == "hooks" else give
+    events = await played(ScriptedModel([[call("work")], "done"]), [work], **{setting: given})
+    codes = [event.error_code for event in events if isinstance(event, ToolExecutionEnd)]
+    (stop_reason, code, _), call_code = failed(events), outcome[2]
+    assert (stop_reason, code, codes[0] if call_code else None) == outcome
+
+
+async def test_arguments_that_fail_when_they_are_read_block_the_call() -> None:
+    """As what `before_tool_call` raises: a mapping of the caller's may hold what cannot be looked at."""
+
+    @tool
+    async def work(place: str) -> str:
+        """Work."""
+        return place
+
+    class Gone(dict[str, Any]):
+        def items(self) -> Any:
+            raise LookupError("gone")
+
+    events = await played(
+        ScriptedModel([[call("work", {"place": "here"})], "done"]),
+        [work],
+        before_tool_call=lambda call: Gone(place="there"),
+    )
+    (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    assert (end.error_code, end.result.text) == ("blocked", "gone")
+    assert failed(events)[0] == "completed"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("kind", [ToolResult, ToolCall, str])
+async def test_g19_what_only_passes_for_a_result_is_any_other_object(kind: type, streams: bool) -> None:
+    """Its text is the result, and the next turn follows."""
+
+    @tool(name="work")
+    async def work() -> Any:
+        """Work."""
+        return Passes(kind)
+
+    @tool(name="work")
+    async def stream() -> Any:
+        """Work."""
+        yield Passes(kind)
+
+    events = await played(ScriptedModel([[call("work")], "done"]), [stream if streams else work])
+    (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    assert (end.is_error, "Passes object at" in end.result.text, failed(events)[0]) == (False, True, "completed")
+
+
+@pytest.mark.parametrize("kind", [str, TextChunk, Finish])
+async def test_what_only_passes_for_a_chunk_is_malformed(kind: type) -> None:
+    """So is a piece that only passes for a text."""
+
+    async def model(request: ModelRequest) -> Any:
+        yield "half"
+        yield Passes(kind)
+
+    async def pieces(request: ModelRequest) -> Any:
+        chunk = TextChunk("half")
+        object.__setattr__(chunk, "text", Passes(str))
+        yield chunk
+
+    for each in (model, pieces):
+        assert failed(await played(each))[:2] == ("retryable", "malformed")
 
 
 # ---------------------------------------------------------------- ids

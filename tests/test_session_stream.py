@@ -42,6 +42,32 @@ def conversation(records: Sequence[Record]) -> list[tuple[str, Any]]:
     return [(kind(r), r["payload"]["stop_reason"]) for r in records if is_complete_model_message(r)]
 
 
+@pytest.mark.parametrize("order", [None, SystemExit("now")])
+async def test_a_message_that_fails_to_be_a_record_is_left_out_of_the_stream(
+    tmp_path: Path, order: SystemExit | None
+) -> None:
+    """However it fails, with words that fail as well; an order to leave closes the run and leaves it."""
+
+    class Wordless(BaseException):
+        def __str__(self) -> str:
+            raise LookupError("gone")
+
+    class Odd(CustomMessage):
+        @property
+        def role(self) -> str:  # type: ignore[override]
+            raise BaseExceptionGroup("several", [Wordless(), *([order] if order else [])])
+
+    async with Session.create(tmp_path, ScriptedModel(["done"]), policy="warn") as session:
+        records = session.records([Odd(), user("Go.")])
+        if order is None:
+            assert ("text", "completed") in conversation(await collect(records))
+            return
+        with pytest.raises(SystemExit) as caught:
+            await collect(records)
+        assert caught.value is order
+        assert not session.is_running
+
+
 async def test_interrupted_segments_are_closed_with_the_reason(tmp_path: Path) -> None:
     """16: aborted in the middle of a text: its `stop` and its complete record say `aborted`, the thinking before it keeps
     `completed`, no tokens are told, and the half call of another reply is closed and not in the message."""

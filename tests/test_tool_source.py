@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import Any
 
 import anyio
@@ -380,6 +381,26 @@ async def test_a_source_is_given_the_time_to_close_that_it_asks_for(
     assert [record.getMessage() for record in caplog.records] == [
         "the tool source did not stop within its bound and is left to itself"
     ]
+
+
+@pytest.mark.parametrize("asks", [LookupError("gone"), "long", math.nan, math.inf, 10**400])
+async def test_what_is_no_number_of_seconds_asks_for_no_time_to_close(asks: Any) -> None:
+    """Nor does an attribute that fails when it is looked at: the run goes on with the bound of every run."""
+
+    class Odd(Source):
+        @property
+        def closing_bound(self) -> Any:
+            if isinstance(asks, BaseException):
+                raise asks
+            return asks
+
+        async def close(self) -> None:
+            await anyio.sleep_forever()
+
+    source, clock = Odd(), VirtualClock()
+    config = Config(model=ScriptedModel(["done"]), tool_source=source, clock=clock)
+    check(await collect(agent_loop(["go"], Context(), config)))
+    assert clock.now() == 0.75
 
 
 async def test_what_a_source_is_busy_with_is_cut_when_the_run_ends() -> None:

@@ -18,6 +18,7 @@ from agentloop._values import (
     ReadOnlyDict,
     ReadOnlyList,
     as_tuple,
+    errors_of,
     freeze_json,
     frozen_json,
     frozen_object,
@@ -247,6 +248,23 @@ def test_the_order_to_leave_that_a_group_holds() -> None:
     assert order_to_leave(BaseExceptionGroup("outer", [ValueError(), inner, leave])) is keyboard
     assert order_to_leave(BaseExceptionGroup("outer", [leave, inner])) is leave
     assert order_to_leave(ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError()])])) is None
+
+
+@pytest.mark.parametrize("says", ["gone", None, "itself"])
+def test_a_group_of_a_class_of_its_own_holds_what_it_was_made_of(says: str | None) -> None:
+    """Whatever it has under the name by which groups say that: it may fail, be none, or lead back to the group for ever."""
+
+    class Own(BaseExceptionGroup[BaseException]):
+        @property
+        def exceptions(self) -> Any:
+            if says == "gone":
+                raise LookupError(says)
+            return (self,) if says else None
+
+    keyboard = KeyboardInterrupt()
+    assert errors_of(Own("own", [keyboard])) == (keyboard,)
+    assert order_to_leave(Own("own", [ValueError(), keyboard])) is keyboard
+    assert order_to_leave(Own("own", [ValueError()])) is None
 
 
 def test_a_text_of_a_class_of_its_own_is_a_plain_one() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from inspect import isawaitable
 from typing import Any, TypeAlias
 
 import attrs
 
-from agentloop._awaiting import Then
+from agentloop._awaiting import Then, is_awaitable
 from agentloop._jsontext import json_text
 from agentloop.config import Decision, Hooks, MaybeAwaitable
 from agentloop.events import ApprovalRequest
@@ -38,7 +37,7 @@ class Door:
         # Looked up here: what fails in this forbids, as what fails when it is asked.
         policy = getattr(self._approve, "policy", None)
         verdict = None if policy is None else policy(call)
-        if isawaitable(verdict):
+        if is_awaitable(verdict):
             return Then(verdict, partial(self._or_allowed, call))
         return self._or_allowed(call, verdict)
 

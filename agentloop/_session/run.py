@@ -14,9 +14,10 @@ from typing import Protocol
 
 import anyio
 
+from agentloop._results import error_text
 from agentloop._session.conversation import Conversation
 from agentloop._stepped import Stepped
-from agentloop._values import is_kind
+from agentloop._values import is_kind, order_to_leave
 from agentloop.events import AgentEnd, Event
 from agentloop.omni.codec import Encoder, StreamFilter
 from agentloop.omni.recorder import Recording
@@ -167,9 +168,13 @@ class SessionRecords(Stepped[Record]):
             event = await self.run.__anext__()
             try:
                 records = self._encode(event)
-            except Exception as error:
+            except BaseException as error:
                 # An application's own message, which the trace has not got either (policy `warn`).
-                log.warning("an event that can be no record is left out of the stream: %s", error)
+                order = order_to_leave(error)
+                if order is not None:
+                    await self.aclose()
+                    raise order from None
+                log.warning("an event that can be no record is left out of the stream: %s", error_text(error))
             else:
                 self._waiting.extend(filter(self._keep, records))
         return self._waiting.popleft()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Protocol
 
 from agentloop.errors import ModelError
@@ -108,6 +108,16 @@ class Reader(Protocol):
         """The chunks due when the stream has ended."""
 
 
+def _read(events: Iterable[Any], reader: Reader) -> Iterator[ModelChunk]:
+    """The chunks of events. What is none behind a whole reply is passed over, as a stream that breaks there is."""
+    try:
+        for event in events:
+            yield from reader.feed(event)
+    except ModelError:
+        if not reader.settled:
+            raise
+
+
 class HttpAdapter(Adapter):
     """An adapter whose request is one POST of JSON, and whose answer is a stream of JSON events."""
 
@@ -143,15 +153,13 @@ class HttpAdapter(Adapter):
             answer = exchange.hold(await post(exchange.client(), url, body, headers))
             ended = False
             while (piece := await answer.next(ended=ended)) is not END:
-                for event in events.feed(piece):
-                    for chunk in reader.feed(event):
-                        if ended:
-                            answer.goes_on(chunk)
-                        yield chunk
-                ended = reader.settled
-            for event in events.end():
-                for chunk in reader.feed(event):
+                for chunk in _read(events.feed(piece), reader):
+                    if ended:
+                        answer.goes_on(chunk)
                     yield chunk
+                ended = reader.settled
+            for chunk in _read(events.end(), reader):
+                yield chunk
             for chunk in reader.end():
                 yield chunk
 

@@ -18,11 +18,12 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from agentloop.errors import ModelError
 from agentloop.model import ModelChunk, ModelRequest
 from agentloop.models._adapter import Adapter, Exchange
 from agentloop.models._chat_body import request_body
 from agentloop.models._chat_quirks import OPENAI, ChatQuirks
-from agentloop.models._chat_reader import Reader
+from agentloop.models._chat_reader import FAILURES, Reader
 from agentloop.models._sdk import END, SdkClient, SdkStream
 
 __all__ = ["ChatQuirks", "OpenAIChat", "Reader", "request_body"]
@@ -77,7 +78,7 @@ class OpenAIChat(Adapter):
             mark = _EndMark(stream.response)
             ended = False
             while (event := await stream.next(ended=ended)) is not END:
-                for chunk in reader.read(_plain(event)):
+                for chunk in _read(event, reader):
                     if ended:
                         stream.goes_on(chunk)
                     yield chunk
@@ -94,6 +95,16 @@ async def _ask(client: Any, body: Mapping[str, Any]) -> Any:
     return await client.chat.completions.create(
         model=body["model"], messages=body["messages"], stream=True, extra_body=extra
     )
+
+
+def _read(event: Any, reader: Reader) -> list[ModelChunk]:
+    """The chunks of an event. What is none behind a whole reply is passed over, as a stream that breaks there is."""
+    try:
+        return reader.read(_plain(event))
+    except ModelError:
+        if reader.finish_reason in (None, *FAILURES):
+            raise
+        return []
 
 
 def _audio_format(body: Mapping[str, Any]) -> str | None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable
-from inspect import isawaitable
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 import anyio
 
+from agentloop._awaiting import is_awaitable
 from agentloop._results import error_text
 from agentloop._stepped import Wrapper
 from agentloop._values import order_to_leave
@@ -183,7 +183,7 @@ class Recording(Wrapper[Event]):
                 answer = None if kept is None else sink(kept)
             except BaseException as error:
                 await self._refused(error)
-            if not isawaitable(answer):
+            if not is_awaitable(answer):
                 return
             self._call = Call(answer)
         await self._await_sink(self._call)

@@ -283,3 +283,27 @@ async def test_what_is_no_event_after_content(server: WireServer, api: Api, junk
     for whole in (2, api.whole - 1):
         ran = await run(server, api, api.play(b"".join([*api.events[:whole], junk, *api.events[whole:]])))
         assert_broken(api, ran, whole, "malformed")
+
+
+@on_one_backend
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"data: {\n\n",
+        b"data: \xff\n\n",
+        b"data: null\n\n",
+        b'data: {"choices": 3, "candidates": 3}\n\n',
+        b"<html>",
+        None,
+    ],
+    ids=["half", "no-utf-8", "null", "misread", "page", "error"],
+)
+async def test_what_is_no_event_behind_the_whole_reply(server: WireServer, api: Api, junk: bytes | None) -> None:
+    """Nor a late error: nothing is given up for it."""
+    for whole in range(api.whole, len(api.events) + 1):
+        events = [*api.events[:whole], api.error if junk is None else junk, *api.events[whole:]]
+        ran = await run(server, api, api.play(b"".join(events)))
+        assert (ran.text, ran.code) == (TEXT, None)
+        assert ran.reply is not None
+        assert [call.arguments for call in ran.reply.tool_calls] == [ARGUMENTS]
+        assert await closed_by_client(ran)

@@ -267,6 +267,16 @@ async def test_a_stream_that_stays_open_after_its_end(monkeypatch: pytest.Monkey
         assert await closed(server)
 
 
+@pytest.mark.anyio
+async def test_what_comes_behind_a_word_for_a_failure_may_say_which() -> None:
+    """That word ends no whole reply: an error behind it is told."""
+    late = b'data: {"object": "error", "message": "full", "code": 503}\n\n'
+    with WireServer() as server:
+        outcome = await run_model(model_at(server.play(stream(event({"content": "x"}, "error") + late + DONE))))
+    assert outcome.error is not None
+    assert (outcome.error.code, outcome.error.message) == ("overloaded", "full")
+
+
 async def closed(server: WireServer) -> bool:
     return await anyio.to_thread.run_sync(server.requests[-1].client_closed.wait, 5)
 

@@ -319,6 +319,20 @@ async def test_a_sink_gets_what_a_trace_holds() -> None:
     assert secret not in str(stored)
 
 
+@pytest.mark.parametrize("policy", ["fail", "warn"])
+async def test_a_sink_that_answers_what_fails_to_say_what_it_is(policy: Any) -> None:
+    """Nothing is awaited, and the record is taken: a sink's answer means nothing."""
+
+    class Unsayable:
+        @property
+        def __class__(self) -> Any:
+            raise LookupError("gone")
+
+    recording = record(Lookup().run(), lambda record: Unsayable(), policy=policy)  # type: ignore[arg-type, return-value]
+    events = await collect(recording)
+    assert (isinstance(events[-1], AgentEnd), recording.lost) == (True, 0)
+
+
 def put_into(stored: list[Record]) -> Callable[[Record], None]:
     return stored.append
 
