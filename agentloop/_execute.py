@@ -244,7 +244,7 @@ class Batch:
         """While the consumer has come back: questions, tools and hooks that wait may begin, in call order."""
         core = self.core
         for call in list(self.active):
-            if not core.at_rest or core.closing:  # what came of the one before may have been told (G12)
+            if not core.at_rest or core.too_late():  # what came of the one before may be told (G12), or be a stop (G21)
                 return
             if call.stage == "starting":
                 if self._may_begin(call):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -22,6 +22,10 @@ log = logging.getLogger("agentloop")
 
 Cause = Literal["abort", "timeout", "interrupt"]
 """What stops a running call; `abort` is any stop of the run."""
+
+
+NOT_BEGUN: Final = object()
+"""What a sync tool comes to that a stop reached before a thread was free."""
 
 
 @frozen
@@ -84,6 +88,8 @@ def outcome_of(call: Call, stop: Stop | None, limit: int | None) -> Outcome:
     """What came of a tool whose job is over; texts longer than `limit` are cut."""
     job = call.job
     assert job is not None
+    if job.value is NOT_BEGUN:
+        return _cut(call, stop)
     error: BaseException | None = job.value.error if type(job.value) is Raised else job.error
     if error is None:
         return _value(call, job.value)
@@ -123,7 +129,7 @@ def _value(call: Call, value: Any) -> Outcome:
 
 
 def _cut(call: Call, stop: Stop | None) -> Outcome:
-    """It was cancelled, and stopped."""
+    """It was cancelled, and stopped; or never began."""
     if call.cause == "timeout":
         return _noted(call, _timeout_text(call), "tool_timeout")
     if call.cause == "interrupt":

@@ -58,6 +58,8 @@ Listener: TypeAlias = Callable[[Event], Awaitable[object] | object]
 _Answer: TypeAlias = tuple[object, Listener, Awaitable[object]]
 """A listener's key, itself, and what it wants awaited."""
 
+_Make: TypeAlias = Callable[[Context, Config], Run]
+
 _Errors: TypeAlias = tuple[type[BaseException], ...]
 
 _OWN: Final = ("get_steering_messages", "get_follow_up_messages", "wait_for_steering", "get_tools")
@@ -216,17 +218,16 @@ class Agent:
         """
         if self._state.pending_summary is not None or _is_uncommitted(self._state.messages):
             return await self.prompt(())
-        try:
-            return await self._perform(agent_loop_continue)
-        except ValueError:
-            queue = next((name for name in QUEUES if self._queues.waiting(name)), None)
-            if queue is None or self._event is not None:
-                raise
+        return await self._perform(agent_loop_continue, self._queued_run)
+
+    def _queued_run(self) -> _Make | None:
+        """Where there is nothing to go on with: a run on what waits."""
+        queue = next((name for name in QUEUES if self._queues.waiting(name)), None)
+        if queue is None:
+            return None
         if queue == "steering" and self._state.messages:
-            return await self.prompt(())  # its first poll takes what the mode says
-        return await self._perform(
-            lambda context, config: agent_loop(self._opening(self._queues.poll(queue)), context, config)
-        )
+            return lambda context, config: agent_loop((), context, config)  # its first poll takes what the mode says
+        return lambda context, config: agent_loop(self._opening(self._queues.poll(queue)), context, config)
 
     async def compact(self) -> AgentEnd:
         """A run that is a compaction alone, by the setting `compaction`. Raises `ValueError` without one or with no history."""
@@ -338,7 +339,8 @@ class Agent:
                 " to say it when the run would end, or wait_for_idle() first"
             )
 
-    async def _perform(self, make: Callable[[Context, Config], Run]) -> AgentEnd:
+    async def _perform(self, make: _Make, spare: Callable[[], _Make | None] = lambda: None) -> AgentEnd:
+        """One run, for the readers too: where the one that is made cannot begin, it is the one that `spare` gives."""
         with self._claim:  # prompts from two threads
             self._check_idle()
             signal = self._signal = AbortSignal()
@@ -348,10 +350,15 @@ class Agent:
         unlink = None if given is None else given.subscribe(lambda: signal.abort(given.reason))
         self._task = anyio.get_current_task().id
         try:
-            self._run = make(
-                Context(self.system_prompt, self._state.messages, self._tools), self._run_config(self._config, signal)
-            )
-            end = await self._read(self._run, signal)
+            instead = None
+            try:
+                end = await self._read(make, signal)
+            except ValueError:
+                instead = spare() if self._event is None else None
+                if instead is None:
+                    raise
+            if instead is not None:
+                end = await self._read(instead, signal)
         finally:
             if unlink is not None:
                 unlink()
@@ -364,7 +371,9 @@ class Agent:
         summary = self._state.pending_summary
         return (*prompts,) if summary is None else (summary, *prompts)
 
-    async def _read(self, run: Run, signal: AbortSignal) -> AgentEnd | None:
+    async def _read(self, make: _Make, signal: AbortSignal) -> AgentEnd | None:
+        context = Context(self.system_prompt, self._state.messages, self._tools)
+        run = self._run = make(context, self._run_config(self._config, signal))
         run.keep_alive()
         event: Event | None = None
         try:
@@ -375,8 +384,11 @@ class Agent:
                     await self._tell()
         except GeneratorExit:  # nobody can await any more: the run is dropped, and closes itself
             raise
-        except BaseException:
-            await self._close(run, signal)
+        except BaseException as error:
+            if event is not None or not isinstance(
+                error, ValueError
+            ):  # else it could not begin: the signal is still good
+                await self._close(run, signal)
             raise
         return event if isinstance(event, AgentEnd) else None
 

@@ -277,6 +277,20 @@ async def test_readers_end_also_when_the_run_could_not_begin() -> None:
     assert [event async for event in reader] == []
 
 
+@pytest.mark.parametrize("queue", ["steer", "follow_up"])
+@pytest.mark.parametrize("said", ["", "hello"], ids=["empty", "complete"])
+async def test_readers_see_a_run_on_what_waits_in_a_queue(queue: str, said: str) -> None:
+    """Where the history has nothing to go on with `continue_` is still one run, and its events are the next ones."""
+    agent = Agent(ScriptedModel(["one", "two"]))
+    if said:
+        await agent.prompt(said)
+    getattr(agent, queue)("more")
+    reader = agent.events()
+    await agent.continue_()
+    kinds = [event.type async for event in reader]
+    assert (kinds[0], kinds[-1]) == ("agent_start", "agent_end")
+
+
 async def test_a_reader_in_another_thread_with_its_own_loop() -> None:
     """Readers may live in any event loop; so may those who wait for the end."""
     agent = Agent(ScriptedModel([["a", *["b"] * 200], "done"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import anyio
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import (
+    AbortSignal,
+    AgentEnd,
     Config,
     Context,
     MessageEnd,
@@ -224,3 +227,56 @@ async def test_streamed_output_is_the_results_text(returned: str | None, text: s
     check(events, outputs_kept=True)
     assert [e.delta for e in events if isinstance(e, ToolExecutionUpdate)] == deltas
     assert [e.result.text for e in events if isinstance(e, ToolExecutionEnd)] == [text]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["answers", "fails"])
+@pytest.mark.parametrize("setting", ["approve", "after_tool_call"])
+async def test_g21_none_is_asked_after_one_that_aborts(setting: str, fails: bool) -> None:
+    """Of callbacks that are due together those behind an abort do not begin, whatever became of the one that aborted."""
+    abort = AbortSignal()
+    asked: list[str] = []
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "ok"
+
+    def callback(call: Any, *_: Any) -> str | None:
+        asked.append(call.tool_call_id if setting == "approve" else call.id)
+        abort.abort("enough")
+        if fails:
+            raise ValueError("no answer")
+        return "allow" if setting == "approve" else None
+
+    model = ScriptedModel([[call("work"), call("work"), call("work")]])
+    config: dict[str, Any] = {setting: callback, "approval_order": "all_at_once"}
+    events = await collect(agent_loop("go", Context(tools=[work]), Config(model=model, abort=abort, **config)))
+    check(events)
+    assert len(asked) == 1
+    assert isinstance(events[-1], AgentEnd) and events[-1].error_code == "user_abort"
+
+
+async def test_g21_a_call_that_waits_for_a_thread_does_not_begin_after_an_abort() -> None:
+    """A sync tool looks again before its first line, and is answered as one that was aborted."""
+    abort = AbortSignal()
+    go = threading.Event()
+    begun: list[bool] = []
+
+    @tool
+    def work() -> str:
+        """Work in a thread; the last for whom there is one aborts the run."""
+        begun.append(abort.aborted)
+        if len(begun) == 40:
+            abort.abort("enough")
+            go.set()
+        go.wait()
+        return "ok"
+
+    model = ScriptedModel([[call("work") for _ in range(41)]])
+    config = Config(model=model, abort=abort, abort_grace=30)
+    events = await collect(agent_loop("go", Context(tools=[work]), config))
+    check(events)
+    assert begun == [False] * 40
+    ends = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    waited = [end for end in ends if end.result.text != "ok"]
+    assert [(end.error_code, end.stop_reason, end.result.is_error) for end in waited] == [("aborted", "aborted", True)]

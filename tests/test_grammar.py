@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentloop import Config, Context, agent_loop
 from agentloop.errors import GrammarError
 from agentloop.events import (
     Abort,
@@ -66,6 +67,9 @@ from agentloop.grammar import (
     picture,
 )
 from agentloop.messages import AssistantMessage, Text, ToolCall, ToolResult, ToolResultMessage, Usage, assistant, user
+from agentloop.model import BlockEnd, ToolCallChunk
+from agentloop.omni.codec import trace_view
+from agentloop.testing import CUT, ScriptedModel, collect_sync
 from agentloop.testing.strategies import streams
 
 HI = user("hi")
@@ -678,6 +682,18 @@ def test_a_trace_may_lack_what_it_leaves_out() -> None:
     assert [broken_rule(empty), broken_rule(closed)] == ["reply-content", "run-end"]
     assert [broken_rule(empty, trace=True), broken_rule(closed, trace=True)] == [None, None]
     assert broken_rule(spell("agent< compact< compact!"), trace=True) == "run-end"
+
+
+def test_in_a_trace_the_place_of_a_cut_call_may_be_a_gap() -> None:
+    """A call that was cut has an index and no record; whole ones may stand behind it, where a provider interleaves calls."""
+    behind = ASKED + "reply< calls2 reply> fail>1 run<c2 run>c2 out<c2 out>c2 turn> agent>"
+    assert [broken_rule(spell(behind)), broken_rule(spell(behind), trace=True)] == ["block-index", None]
+    assert broken_rule(spell(ASKED + "reply< calls2 calls"), trace=True) == "block-index"
+
+    cut = [ToolCallChunk('{"a"', "c1", "look", 0), ToolCallChunk("{}", "c2", "look", 1), BlockEnd(1), CUT]
+    events = collect_sync(agent_loop("go", Context(), Config(model=ScriptedModel([cut]), retry=None)))
+    check(events)
+    check(trace_view(events), trace=True)
 
 
 def test_memory_is_that_of_a_turn() -> None:
