@@ -49,7 +49,7 @@ class LineEncoder(Encoder):
     def __init__(self, clock: Clock = time.time) -> None:
         super().__init__(clock)
         self._kind: type | None = None
-        """Of the last fragment: its class; None when another millisecond or call has begun since."""
+        """Of the last fragment: its class; None when another millisecond, call or run has begun since."""
         self._before = self._behind = b""
         """What stood before its text and behind it."""
 
@@ -87,6 +87,10 @@ class LineEncoder(Encoder):
         self._kind = kind
         return True
 
+    def _reset(self) -> None:
+        super()._reset()
+        self._kind = None
+
     def _tick(self, now: float) -> None:
         super()._tick(now)
         self._kind = None
@@ -120,7 +124,7 @@ def jsonl(events: Iterable[Event], clock: Clock = time.time) -> Iterator[bytes]:
                 continue
         for record in encoder.encode(event):
             yield dumps_trusted(record) + b"\n"
-        kind = encoder._kind
+        kind = None  # `fragment` may have made another frame before it gave this one up
 
 
 _FROM: Final = len(_HEAD)

@@ -282,6 +282,23 @@ def test_a_piece_behind_a_pause_has_the_time_after_it() -> None:
     assert set(stamps[len(stamps) // 2 :]) == {"1970-01-01T00:00:10.000Z"}
 
 
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [
+        (text(0, "a"), [ThinkingStart(1), ThinkingDelta(1, "\ud83d"), ThinkingDelta(1, "b")]),
+        (call(0, "c1", "a"), [ToolCallStart(1, "c2", "look"), ToolCallDelta(1, "\ud83d"), ToolCallDelta(1, "b")]),
+        (call(0, "c1", "a"), [AgentStart(), ToolCallDelta(0, "b")]),
+    ],
+)
+def test_a_piece_is_of_its_own_block_whatever_was_written_before(before: list[Any], then: list[Any]) -> None:
+    """Also behind half a character, which takes the long way, and in a run that begins in the middle of a call."""
+    events = [part if isinstance(part, AgentStart) else MessageUpdate(part) for part in (*before, *then)]
+    lines = [dumps(record) + b"\n" for record in encode(events, clock)]
+    assert list(jsonl(events, clock)) == lines
+    encoder = LineEncoder(clock)
+    assert [line for event in events for line in encoder.lines(event)] == lines
+
+
 def fragment_line(said_: bytes, stamp: bytes = b"2026-09-01T02:00:00.137Z", end: bytes = b"}}") -> bytes:
     return (
         b'{"timestamp":"' + stamp + b'","type":"model_msg","payload":{"type":"partial_text","role":"assistant",'
