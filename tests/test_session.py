@@ -431,6 +431,7 @@ async def test_prompts_of_all_kinds(tmp_path: Path) -> None:
         (assistant_text("a"), r"prompts\[0\]: expected a complete record of the user's side, got 'text'"),
         (request_begin(), "got 'request_begin'"),
         ({"type": "model_msg"}, r"prompts\[0\]: expected a record, got one with a problem"),
+        ({"role": "user", "content": "a"}, r"; user\(…\) and user_text\(…\) make prompts$"),
     ],
 )
 async def test_what_is_no_prompt(given: Any, words: str, tmp_path: Path) -> None:
