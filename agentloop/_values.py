@@ -16,7 +16,7 @@ def as_tuple(items: Iterable[Any]) -> tuple[Any, ...]:
 
 def meant(word: str, words: Iterable[str]) -> str:
     """What the end of an error's text says of a name that is none: which one may have been meant."""
-    import difflib  # a tenth of a millisecond of every start, for what seldom happens
+    import difflib  # a millisecond of every start, for what seldom happens
 
     close = difflib.get_close_matches(word, list(words), 1)
     return f" (did you mean {close[0]}?)" if close else ""
