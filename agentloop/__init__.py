@@ -1,5 +1,9 @@
 """agentloop: the agent loop as one async iterator of events, in one total order, with checked guarantees.
 
+Begin with `agent_loop` (one run, as its events) or `Agent` (a conversation that runs it); `tool` makes a tool of a function,
+and `agentloop.models.registry.resolve` a model of `"provider:name"`. Sessions on disk are in `agentloop.session`, who may do
+what is in `agentloop.approval`, what tests need in `agentloop.testing`.
+
 The layers, each importing only those above it: values (`messages`, `errors`, `abort`), protocol (`events`, `reply`,
 `grammar`, `reducer`), contracts (`model`, `tools`, `context`, `convert`, `config`), the driver (`loop`), then the shells
 that run the loop for you (`agent`). This module re-exports what the kernel's modules and `agent` list, and holds nothing of

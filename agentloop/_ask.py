@@ -10,7 +10,7 @@ import copy
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import AsyncGeneratorType
 from typing import Any
 
@@ -133,7 +133,7 @@ async def _shaped(core: Core, setting: str, function: Callable[..., Any], messag
     """The messages that a callback makes of those. Raises `CallbackFailed`, which names the setting, and `Stopped`."""
     try:
         value = await core.call(function, messages)
-        if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
             return core.guard(_items, value)  # type: ignore[no-any-return]
     except CallbackFailed as error:
         raise error.of(setting, function) from None

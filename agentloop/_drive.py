@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -211,7 +211,10 @@ class Driver:
         """What a callback gave, as far as it is inputs: those are kept, and anything else ends the run."""
         found: list[AgentMessage] = []
         try:
-            for index, item in enumerate((given,) if is_kind(given, _INPUTS) else given):
+            alone = is_kind(given, _INPUTS)
+            if not alone and (isinstance(given, bytes | Mapping) or not isinstance(given, Iterable)):
+                raise TypeError(f"expected inputs or text, got {type(given).__name__}")
+            for index, item in enumerate((given,) if alone else given):
                 if not is_kind(item, _INPUTS):
                     raise TypeError(f"messages[{index}]: expected an input or text, got {type(item).__name__}")
                 found += agent_messages(item)

@@ -14,6 +14,14 @@ def as_tuple(items: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(items)
 
 
+def meant(word: str, words: Iterable[str]) -> str:
+    """What the end of an error's text says of a name that is none: which one may have been meant."""
+    import difflib  # a millisecond of every start, for what seldom happens
+
+    close = difflib.get_close_matches(word, list(words), 1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
 def class_name(kind: type) -> str:
     """A class as people write it: with its module, unless it is built in."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -34,7 +34,7 @@ from agentloop._awaiting import Then, is_awaitable
 from agentloop._host import cancelled_by_nobody, in_event_loop
 from agentloop._values import is_kind
 from agentloop.abort import AbortSignal
-from agentloop.config import Config
+from agentloop.config import Config, check_settings
 from agentloop.context import Context, different_tools
 from agentloop.events import AgentEnd, Event, MessageEnd
 from agentloop.loop import Run, agent_loop, agent_loop_continue, compact
@@ -88,6 +88,7 @@ class Agent:
         follow_up_mode: QueueMode = "one_at_a_time",
         **settings: Any,
     ) -> None:
+        check_settings("Agent", settings, ("system_prompt", "messages", "tools", "steering_mode", "follow_up_mode"))
         self.config = Config(model=model, **settings)
         self.system_prompt = system_prompt
         self.tools = tools

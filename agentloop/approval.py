@@ -94,7 +94,8 @@ def _rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 class Policy(_Approves):
     """Rules, of which the strictest that matches wins, and the verdict where none does.
 
-    Usable as `Config.approve`, or within `Approvals` where a person is to be asked. Immutable; one serves many runs.
+    Usable as `Config.approve`, which denies what it would `ask` about, or within `Approvals` where a person is to be
+    asked. Immutable; one serves many runs.
     """
 
     rules: tuple[Rule, ...] = attrs.field(default=(), converter=_rules)

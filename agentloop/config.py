@@ -15,7 +15,7 @@ import anyio
 import attrs
 
 from agentloop._frozen import field, frozen
-from agentloop._values import valid_text
+from agentloop._values import meant, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.events import ApprovalRequest, McpConnectEnd, TurnEnd
 from agentloop.messages import AgentMessage, AssistantMessage, ToolResult, Usage, UserMessage
@@ -420,3 +420,12 @@ class Config:
     """Makes the id of a call that came without one."""
     options: Mapping[str, Any] = field(factory=dict, validator=_of(Mapping, "a mapping of names to values"))
     """Parameters for the adapter (temperature, thinking level, …), passed on as they are."""
+
+
+def check_settings(where: str, given: Iterable[str], own: Iterable[str] = ()) -> None:
+    """Raises `TypeError`, with what may have been meant, for a name that is no field of `Config`; `own` are names that
+    `where` knows beside those."""
+    fields = attrs.fields_dict(Config)
+    for name in given:
+        if name not in fields:
+            raise TypeError(f"{where}: expected a field of Config, got {name!r}{meant(name, [*fields, *own])}")

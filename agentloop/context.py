@@ -60,8 +60,8 @@ def agent_messages(value: str | AgentMessage | Iterable[AgentMessage | str]) -> 
         return (user(value),)
     if is_kind(value, _MESSAGES):
         return (value,)
-    if not isinstance(value, Iterable):
-        raise TypeError(f"messages: expected messages or text, got {type(value).__name__}")
+    if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):  # the keys of a dict would be its texts
+        raise _no_message("messages", "messages", value)
     messages: list[AgentMessage] = []
     for index, message in enumerate(value):
         if isinstance(message, str):
@@ -69,13 +69,13 @@ def agent_messages(value: str | AgentMessage | Iterable[AgentMessage | str]) -> 
         elif is_kind(message, _MESSAGES):
             messages.append(message)
         else:
-            raise _no_message(index, message)
+            raise _no_message(f"messages[{index}]", "a message", message)
     return tuple(messages)
 
 
-def _no_message(index: int, value: object) -> TypeError:
+def _no_message(where: str, expected: str, value: object) -> TypeError:
     hint = "; user(…) and assistant(…) make messages" if isinstance(value, Mapping) else ""
-    return TypeError(f"messages[{index}]: expected a message or text, got {type(value).__name__}{hint}")
+    return TypeError(f"{where}: expected {expected} or text, got {type(value).__name__}{hint}")
 
 
 def _tools(value: Iterable[Any]) -> tuple[Tool, ...]:

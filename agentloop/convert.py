@@ -139,9 +139,9 @@ def convert_custom(
 def _as_messages(value: Mapped) -> list[Any]:
     if value is None:
         return []
-    if isinstance(value, str | UserMessage | AssistantMessage | ToolResultMessage) or not isinstance(value, Iterable):
-        value = [value]
-    return [user(item) if isinstance(item, str) else item for item in value]
+    alone = isinstance(value, str | bytes | Mapping | UserMessage | AssistantMessage | ToolResultMessage)
+    items: Iterable[Any] = value if isinstance(value, Iterable) and not alone else (value,)
+    return [user(item) if isinstance(item, str) else item for item in items]
 
 
 # ---------------------------------------------------------------- the two forms

@@ -27,7 +27,7 @@ from agentloop._session.prompts import Prompt, Prompts, prompt_messages
 from agentloop._session.queues import WithQueues
 from agentloop._session.run import SessionRecords, SessionRun
 from agentloop.abort import AbortSignal
-from agentloop.config import Config
+from agentloop.config import Config, check_settings
 from agentloop.context import Context
 from agentloop.errors import SessionBusy, TraceWriteError
 from agentloop.events import MessageEnd
@@ -357,7 +357,7 @@ class Session(WithQueues):
         """
         self._check_free()
         context = {name: changes.pop(name) for name in ("tools", "system_prompt") if name in changes}
-        _refuse_own(changes)
+        _check_options(changes)
         config = attrs.evolve(self._config, **changes)
         self._context = attrs.evolve(self._context, **context)
         self._config = config
@@ -470,11 +470,12 @@ class Session(WithQueues):
 
 
 def _config(model: Model, options: dict[str, Any]) -> Config:
-    _refuse_own(options)
+    _check_options(options)
     return Config(model=model, **options)
 
 
-def _refuse_own(options: Mapping[str, Any]) -> None:
+def _check_options(options: Mapping[str, Any]) -> None:
+    check_settings("Session", options, ("system_prompt", "tools", "traces", "session_id", "context_window", "redact"))
     for name in PER_RUN:
         if name in options:
             raise TypeError(f"{name}: expected a setting that a session may be given, got one that {PER_RUN[name]}")

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -22,7 +21,7 @@ import attrs
 
 from agentloop._stepped import Stepped
 from agentloop.abort import AbortSignal
-from agentloop.config import Config
+from agentloop.config import Config, check_settings
 from agentloop.context import Context
 from agentloop.errors import ToolDefinitionError, TraceReadError, TraceWriteError
 from agentloop.events import (
@@ -118,8 +117,9 @@ def subagent(
     for key, value in (("max_depth", max_depth), ("max_running", max_running), ("max_descendants", max_descendants)):
         if value < 1:
             raise ToolDefinitionError(f"{name}: {key}: expected a number from 1, got {value!r}")
-    for key in config:
-        if key in _NOT_OPTIONS or key not in signature(Config).parameters:
+    check_settings(name, config, ("system_prompt", "max_running"))
+    for key in _NOT_OPTIONS:
+        if key in config:
             raise TypeError(f"{name}: expected fields of Config that a child may have, got {key!r}")
     if isinstance(tools, Tool) or not callable(tools):
         tools = Context(tools=tools).tools  # type: ignore[arg-type]  # a lone tool is refused there

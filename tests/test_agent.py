@@ -163,8 +163,12 @@ async def test_nothing_to_run_is_a_value_error_and_leaves_the_agent_usable() -> 
 async def test_settings_are_checked() -> None:
     """Unknown ones, those that the agent gives itself, modes and doubled tools are refused where they are given."""
     model = ScriptedModel([])
-    with pytest.raises(TypeError, match="nonsense"):
+    with pytest.raises(TypeError, match=r"^Agent: expected a field of Config, got 'nonsense'$"):
         Agent(model, nonsense=1)
+    with pytest.raises(TypeError, match=r"got 'max_turn' \(did you mean max_turns\?\)$"):
+        Agent(model, max_turn=1)
+    with pytest.raises(TypeError, match=r"got 'system' \(did you mean system_prompt\?\)$"):
+        Agent(model, system="Be brief.")
     for name in ("get_steering_messages", "get_follow_up_messages", "wait_for_steering", "get_tools"):
         with pytest.raises(TypeError, match="the agent gives this itself"):
             Agent(model, **{name: lambda: None})

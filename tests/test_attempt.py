@@ -112,6 +112,7 @@ async def test_a_prepared_request_without_a_message_asks_nobody() -> None:
         ("prepare_request", 5, "prepare_request: expected a ModelRequest or None, got int"),
         ("transform_context", "text", "transform_context: expected a sequence of messages, got str"),
         ("transform_context", b"bytes", "transform_context: expected a sequence of messages, got bytes"),
+        ("transform_context", {"a": 1}, "transform_context: expected a sequence of messages, got dict"),
         ("convert_to_llm", None, "convert_to_llm: expected a sequence of messages, got NoneType"),
         ("convert_to_llm", 5, "convert_to_llm: expected a sequence of messages, got int"),
     ],

@@ -113,6 +113,17 @@ async def test_a_poll_that_gives_what_is_no_input(queue: str) -> None:
     assert [m.text for m in end_of(events).messages if isinstance(m, UserMessage)] == ["go", "taken", "too"]
 
 
+@pytest.mark.parametrize("queue", ["steering", "follow_up"])
+@pytest.mark.parametrize(("given", "got"), [({"role": "user"}, "dict"), (b"hi", "bytes"), (5, "int")])
+async def test_a_poll_that_gives_no_list_of_inputs(queue: str, given: Any, got: str) -> None:
+    """It is told what was expected and what came; the keys of a dict are no inputs."""
+    changes: dict[str, Any] = {f"get_{queue}_messages": lambda: given}
+    events = await played(ScriptedModel(["done"]), **changes)
+    words = f"get_{queue}_messages: expected inputs or text, got {got}"
+    assert failed(events) == ("fatal", "callback_failed", words)
+    assert [m.text for m in end_of(events).messages if isinstance(m, UserMessage)] == ["go"]
+
+
 @pytest.mark.parametrize("given", ["alone", user("alone")])
 async def test_a_poll_may_give_one_input_alone(given: Any) -> None:
     """A text or a message is that one input, not a sequence of them."""

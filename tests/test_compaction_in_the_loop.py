@@ -353,7 +353,7 @@ async def test_a_compaction_may_say_itself_what_was_wrong() -> None:
             Incomparable(),
             "the compaction's due: expected None, 'context', 'turns' or 'manual', got Incomparable",
         ),
-        ("prompt", 5, "the compaction's prompt: 'int' object is not iterable"),
+        ("prompt", 5, "the compaction's prompt: expected inputs or text, got int"),
         ("prompt", [user("lost"), 5], "the compaction's prompt: messages[1]: expected an input or text, got int"),
         ("accept", 5, "the compaction's accept: expected a str, got int"),
         pytest.param("accept", LikeText(), "the compaction's accept: expected a str, got LikeText", id="like"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, ClassVar
 
@@ -43,6 +44,7 @@ from agentloop.messages import (
     user,
 )
 from agentloop.model import Finish, ModelChunk, ModelRequest, ToolCallChunk
+from agentloop.testing import ScriptedModel
 from agentloop.tools import Tool, tool
 from tests.costs import lines
 
@@ -94,6 +96,26 @@ def test_agent_messages_names_the_place_of_what_is_no_message() -> None:
         agent_messages([{"role": "user"}])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"got int$"):
         agent_messages([1])  # type: ignore[list-item]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"role": "user", "content": "hi"}, "dict; user(…) and assistant(…) make messages"),
+        (b"hi", "bytes"),
+        (None, "NoneType"),
+    ],
+)
+async def test_what_is_no_list_of_messages_is_not_taken_apart(value: Any, words: str) -> None:
+    """The keys of a dict are no texts that a model is asked with: not as a history, and not as prompts."""
+    expected = re.escape(f"messages: expected messages or text, got {words}")
+    with pytest.raises(TypeError, match=rf"^{expected}$"):
+        Context(messages=value)
+    model = ScriptedModel(["never"])
+    with pytest.raises(TypeError, match=rf"^{expected}$"):
+        await anext(agent_loop(value, Context(), Config(model=model)))
+    assert model.asked == 0
 
 
 def test_a_system_prompt_is_a_text() -> None:

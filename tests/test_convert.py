@@ -566,6 +566,8 @@ def test_convert_custom_result_of_a_wrong_type_is_invalid_input() -> None:
     """What the function gives is looked at like anything else."""
     with pytest.raises(ModelError, match=r"messages\[1\].*got int"):
         make_legal(convert_custom({"notice": lambda _: 5})([GO, Notice()]))  # type: ignore[arg-type,return-value]
+    with pytest.raises(ModelError, match=r"messages\[1\].*got dict"):
+        make_legal(convert_custom({"notice": lambda _: {"role": "user"}})([GO, Notice()]))
 
 
 # ---------------------------------------------------------------- growing

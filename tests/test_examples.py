@@ -20,6 +20,7 @@ SAYS = {
     "first_run": "[shout: HELLO]",
     "httpx2_transport": "It is 5.",
     "mcp_tools": "shop__price: 2.5",
+    "over_a_socket": "the same events: True",
     "record_and_resume": "['user: My colour is blue.', 'assistant: Noted: blue.']",
     "records_and_guards": "came through: ('parent', 'child')",
     "retries": "Here I am. (12 s later)",

@@ -431,6 +431,7 @@ async def test_prompts_of_all_kinds(tmp_path: Path) -> None:
         (assistant_text("a"), r"prompts\[0\]: expected a complete record of the user's side, got 'text'"),
         (request_begin(), "got 'request_begin'"),
         ({"type": "model_msg"}, r"prompts\[0\]: expected a record, got one with a problem"),
+        ({"role": "user", "content": "a"}, r"; user\(…\) and user_text\(…\) make prompts$"),
     ],
 )
 async def test_what_is_no_prompt(given: Any, words: str, tmp_path: Path) -> None:
@@ -475,15 +476,16 @@ async def test_settings_that_are_not_the_callers(tmp_path: Path) -> None:
     for wrong, words in (
         ({"abort": AbortSignal()}, r"^abort: .* belongs to one run: session.run\(…, abort=…\)$"),
         ({"session_usage": Usage()}, "^session_usage: .* the session counts itself$"),
-        ({"no_such": 1}, "no_such"),
+        ({"no_such": 1}, "^Session: expected a field of Config, got 'no_such'$"),
+        ({"max_turn": 1}, r"got 'max_turn' \(did you mean max_turns\?\)$"),
     ):
         with pytest.raises(TypeError, match=words):
             Session.create(tmp_path, ScriptedModel(), session_id="s1", **wrong)
     with pytest.raises(ValueError, match="policy: expected fail or warn"):
         Session.create(tmp_path, ScriptedModel(), session_id="s1", policy="maybe")  # type: ignore[arg-type]
     async with Session.create(tmp_path, ScriptedModel(["one"]), session_id="s1") as session:
-        with pytest.raises(TypeError):
-            session.configure(no_such=1)
+        with pytest.raises(TypeError, match=r"^Session: .* got 'sytem_prompt' \(did you mean system_prompt\?\)$"):
+            session.configure(sytem_prompt="Be brief.")
         async for _ in session.run("go"):
             pass
     with pytest.raises(ValueError, match="model: expected a model, or a function that gives scripted:script"):

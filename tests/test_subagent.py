@@ -548,6 +548,8 @@ async def test_what_cannot_be_a_subagent(options: dict[str, Any], error: type[Ex
     """Limits below one and options that a child may not have are refused when the tool is made, by name."""
     with pytest.raises(error, match=next(iter(options))):
         child([], **options)
+    with pytest.raises(TypeError, match=r"expected a field of Config, got 'max_turn' \(did you mean max_turns\?\)$"):
+        child([], max_turn=1)
 
 
 async def test_a_subagent_has_a_name_that_providers_take() -> None:

@@ -22,6 +22,7 @@ from agentloop._values import (
     freeze_json,
     frozen_json,
     frozen_object,
+    meant,
     order_to_leave,
     plain_text,
     stitch,
@@ -178,6 +179,12 @@ def test_what_is_frozen_is_not_copied_again() -> None:
     """A read-only value is itself."""
     assert freeze_json(FROZEN) is FROZEN
     assert freeze_json([FROZEN["a"]])[0] is FROZEN["a"]
+
+
+def test_what_may_have_been_meant() -> None:
+    """The closest name, at the end of an error's text; nothing where none is close."""
+    assert meant("max_turn", ["model", "max_turns"]) == " (did you mean max_turns?)"
+    assert meant("colour", {"model": 1, "max_turns": 2}) == ""
 
 
 def test_sequences_of_any_kind_become_tuples() -> None:

@@ -82,7 +82,8 @@ def _recorded(members: Mapping[int, Record], registry: MessageRegistry) -> list[
 def _checked(record: Record, index: int) -> Record:
     problems = check_record(record)
     if problems:
-        raise ValueError(f"prompts[{index}]: expected a record, got one with a problem: {problems[0]}")
+        hint = "" if "payload" in record else "; user(…) and user_text(…) make prompts"
+        raise ValueError(f"prompts[{index}]: expected a record, got one with a problem: {problems[0]}{hint}")
     payload = record["payload"]
     if not is_complete_model_message(record) or payload.get("role") != "user" or payload["type"] == "tool_call_output":
         kind = payload.get("type") or record["type"]

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, TextIO, cast
 
+from agentloop._values import meant
+
 COMMANDS: Final[Mapping[str, str]] = {
     "run": "run an agent on a prompt and show what it does",
     "replay": "show a recorded run as it was",
@@ -103,11 +105,8 @@ def _parsed(
 
 def _unrecognized(words: list[str], subparser: argparse.ArgumentParser) -> str:
     """What is wrong with words that the subcommand does not know, and what may have been meant."""
-    import difflib
-
     known = [word for action in subparser._actions for word in action.option_strings]
-    close = difflib.get_close_matches(words[0].partition("=")[0], known, 1)
-    return _harmless(f"unrecognized arguments: {' '.join(words)}") + (f" (did you mean {close[0]}?)" if close else "")
+    return _harmless(f"unrecognized arguments: {' '.join(words)}") + meant(words[0].partition("=")[0], known)
 
 
 def _load(name: str) -> Command:

@@ -9,7 +9,6 @@ Nothing is loaded before it is asked for: importing this loads no adapter and no
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import re
@@ -18,6 +17,7 @@ from typing import Any
 
 import attrs
 
+from agentloop._values import meant
 from agentloop.model import Model
 from agentloop.models import _chat_quirks as quirk
 from agentloop.models._chat_quirks import ChatQuirks, IdRule
@@ -132,9 +132,8 @@ def resolve(name: str, base_url: str | None = None, api_key: str | None = None, 
         raise ValueError(f"model: expected offline, local or PROVIDER:MODEL, got {name!r}; known providers: {_known()}")
     line = PROVIDERS.get(provider)
     if line is None and base_url is None:
-        close = difflib.get_close_matches(provider, PROVIDERS, 1)
-        meant = f" (did you mean {close[0]}?)" if close else ""
-        raise ValueError(f"model: unknown provider {provider!r}{meant} and no base_url; known providers: {_known()}")
+        hint = meant(provider, PROVIDERS)
+        raise ValueError(f"model: unknown provider {provider!r}{hint} and no base_url; known providers: {_known()}")
     if line is None:
         line = Provider(base_url, None, ChatQuirks())
         api_key = api_key or os.environ.get(_variable(provider))

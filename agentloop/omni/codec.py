@@ -1,12 +1,15 @@
 """Events to records and back, without loss.
 
-`encode(event)` gives every record of an event; `for_stream` and `for_trace` say which of them go where. `Decoder` gives the
+`encode(events)` gives every record of the events; `for_stream` and `for_trace` say which of them go where. `decode` gives the
 events back: all of them from the whole of the records, `trace_view(events)` from those of a trace. Any beginning of the
 records gives a beginning of the events.
 
     records = encode(events)
     assert decode(records) == events
     assert decode(for_trace(records)) == trace_view(events)
+
+As they come, one at a time: `Encoder.encode(event)` and `Decoder.feed(record)`, or as lines of JSON
+`LineEncoder.lines(event)` and `LineDecoder.feed_line(line)`.
 """
 
 from __future__ import annotations

@@ -70,13 +70,15 @@ def record(
 
     With the policy `fail` a record that cannot be written closes the run and raises `TraceWriteError` from the step;
     its event is not handed over, so nothing that follows from it happens. With `warn` the run goes on and a warning
-    is logged once.
+    is logged once. Raises `TypeError` for a `trace` that is neither, `ValueError` for another policy.
 
     Leaving early (`aclose`, or dropping it) closes the wrapped run. A step that is cancelled while a sink is awaited
     ends the run, as any cancelled step does; inside `running(record(…))` the next step goes on with that very record.
     """
     if policy not in ("fail", "warn"):
         raise ValueError(f"policy: expected fail or warn, got {policy!r}")
+    if not isinstance(trace, TraceWriter) and not callable(trace):
+        raise TypeError(f"trace: expected a TraceWriter or a function that takes a record, got {trace!r}")
     return Recording(events, trace, policy, write_timeout, redact, clock)
 
 

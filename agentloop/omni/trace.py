@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, get_args
@@ -175,9 +175,11 @@ class TraceWriter:
         lock: SessionLock | None = None,
     ) -> None:
         """Nothing is written before the first record. Raises `TraceLocked` when the session has another writer,
-        `ValueError` when its id cannot be part of a file's name, or for another `fsync`, `TraceWriteError` when the
-        folder cannot be written or the session is not a new one.
+        `TypeError` for a `meta` that is none, `ValueError` when its id cannot be part of a file's name, or for another
+        `fsync`, `TraceWriteError` when the folder cannot be written or the session is not a new one.
         """
+        if not isinstance(meta, Mapping) or not isinstance(meta.get("payload"), Mapping):
+            raise TypeError(f"meta: expected a record that session_meta(…) makes, got {type(meta).__name__}")
         self.session_id = check_session_id(meta["payload"].get("session_id"))
         if fsync not in get_args(Fsync):  # a slip of the pen must not be `never`
             raise ValueError(f"fsync: expected one of {', '.join(get_args(Fsync))}, got {fsync!r}")

@@ -127,6 +127,8 @@ def sleep(seconds: float) -> Sleep:
 class ScriptedModel:
     """A model callable that plays `replies`, one a request; `help(agentloop.testing.scripted)` says what a reply may be.
 
+    `requests` holds what it was asked with, the first one first: `model.requests[0].messages`.
+
     Past the end it fails (`invalid_input`, which no retry repeats), or with `past_end="stop"` gives an empty `stop`
     reply; `on_past_end(n)` is told the number of such a request (from 1). `keep_requests=False` keeps none (long runs).
     """

@@ -292,6 +292,14 @@ def test_policies_are_two() -> None:
         record(Lookup().run(), lambda record: None, policy="ignore")  # type: ignore[arg-type]
 
 
+def test_what_takes_no_record() -> None:
+    """A folder's name, say, in the place of a writer is refused before the run begins."""
+    with pytest.raises(
+        TypeError, match=r"^trace: expected a TraceWriter or a function that takes a record, got 'traces'$"
+    ):
+        record(Lookup().run(), "traces")  # type: ignore[arg-type]
+
+
 # ---------------------------------------------------------------- a sink of one's own
 
 

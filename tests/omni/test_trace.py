@@ -512,6 +512,16 @@ def test_a_redaction_of_ones_own(tmp_path: Path) -> None:
     assert all(record["seen"] for record in records)
 
 
+@pytest.mark.parametrize(
+    ("meta", "got"), [("s1", "str"), ({}, "dict"), ({"payload": "s1"}, "dict"), (None, "NoneType")]
+)
+def test_a_meta_that_is_none(meta: Any, got: str, tmp_path: Path) -> None:
+    """It is said what makes one, and nothing is made in the folder."""
+    with pytest.raises(TypeError, match=rf"^meta: expected a record that session_meta\(…\) makes, got {got}$"):
+        TraceWriter(tmp_path, meta)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_word_for_fsync_that_there_is_not(tmp_path: Path) -> None:
     """It is refused, and does not pass for `never`; the session stays free."""
     with pytest.raises(ValueError, match="fsync: expected one of never, milestones, always, got 'milestone'"):
