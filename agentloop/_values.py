@@ -126,7 +126,11 @@ def _freeze(value: Any, path: str, depth: int) -> Any:
     kind = type(value)
     if kind is str:
         return valid_text(value)
-    if value is None or kind is bool or kind is ReadOnlyDict or kind is ReadOnlyList:
+    if value is None or kind is bool:
+        return value
+    if (kind is ReadOnlyDict or kind is ReadOnlyList) and (
+        depth == 0 or depth + nesting(value) <= MAX_JSON_DEPTH  # else the copy finds the place that is too deep
+    ):
         return value
     if kind is int:
         if value.bit_length() > MAX_INTEGER_BITS:
@@ -153,6 +157,16 @@ def _freeze(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         return ReadOnlyList([_freeze(item, f"{path}[{n}]", depth + 1) for n, item in enumerate(value)])
     raise TypeError(f"{path}: expected a JSON value, got {class_name(kind)}")
+
+
+def nesting(value: Any) -> int:
+    """How many arrays and objects stand inside each other at the deepest place; a scalar has 0."""
+    depth, level = 0, [value] if isinstance(value, dict | list) else []
+    while level:
+        depth += 1
+        children = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+        level = [child for child in children if isinstance(child, dict | list)]
+    return depth
 
 
 def frozen_object(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -174,6 +174,20 @@ def test_the_converters_have_the_same_bound() -> None:
             convert(nested(MAX_JSON_DEPTH + 1, as_list))
 
 
+@pytest.mark.parametrize("as_list", [True, False])
+def test_what_is_frozen_already_counts_with_its_own_nesting(as_list: bool) -> None:
+    """A value that is put into another again and again (what each result says of the one before) has the same bound."""
+    inner = freeze_json(nested(MAX_JSON_DEPTH - 1, as_list))
+    whole = freeze_json([inner])
+    assert whole[0] is inner
+    assert freeze_json(whole) is whole
+    for given in ([whole], {"a": whole}):
+        with pytest.raises(ValueError, match=r"^details.*: expected at most 200 levels of nesting, got more$"):
+            freeze_json(given, "details")
+        with pytest.raises(ValueError, match="expected at most 200 levels"):
+            frozen_json(given)
+
+
 def test_what_is_frozen_is_not_copied_again() -> None:
     """A read-only value is itself."""
     assert freeze_json(FROZEN) is FROZEN
