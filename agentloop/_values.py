@@ -159,6 +159,15 @@ def _freeze(value: Any, path: str, depth: int) -> Any:
     raise TypeError(f"{path}: expected a JSON value, got {class_name(kind)}")
 
 
+def same_json(one: Any, other: Any) -> bool:
+    """Whether two JSON values are the same as JSON has it: to Python `true`, `1` and `1.0` are equal."""
+    if isinstance(one, dict):
+        return isinstance(other, dict) and one.keys() == other.keys() and all(same_json(one[k], other[k]) for k in one)
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(same_json, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
 def nesting(value: Any) -> int:
     """How many arrays and objects stand inside each other at the deepest place; a scalar has 0."""
     depth, level = 0, [value] if isinstance(value, dict | list) else []

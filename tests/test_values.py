@@ -24,6 +24,7 @@ from agentloop._values import (
     frozen_object,
     order_to_leave,
     plain_text,
+    same_json,
     stitch,
     thaw_json,
     valid_text,
@@ -192,6 +193,16 @@ def test_what_is_frozen_is_not_copied_again() -> None:
     """A read-only value is itself."""
     assert freeze_json(FROZEN) is FROZEN
     assert freeze_json([FROZEN["a"]])[0] is FROZEN["a"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, True), (1, 1.0), (0, False), ({"a": [1]}, {"a": [True]}), ([], {}), ([1], [])]
+)
+def test_what_only_python_calls_equal_is_not_the_same_json(one: Any, other: Any) -> None:
+    """A value is the same as itself and as its copy, whatever the order of its keys."""
+    assert not same_json(one, other)
+    assert not same_json({"a": one}, {"a": other})
+    assert same_json({"a": one, "b": [other]}, freeze_json({"b": [other], "a": one}))
 
 
 def test_sequences_of_any_kind_become_tuples() -> None:
