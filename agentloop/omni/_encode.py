@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from agentloop._values import thaw_json
+from agentloop._values import same_json, thaw_json
 from agentloop.events import (
     AgentEnd,
     AgentStart,
@@ -382,8 +382,8 @@ def _announced(end: ToolExecutionEnd, message: ToolResultMessage) -> bool:
     return (
         end.tool_name == message.tool_name
         and result.content == message.content
-        and result.details == message.details
-        and result.structured == message.structured
+        and same_json(result.details, message.details)
+        and same_json(result.structured, message.structured)
         and end.is_error == message.is_error
         and end.stop_reason == message.stop_reason
     )

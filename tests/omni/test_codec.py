@@ -772,6 +772,8 @@ def test_a_result_says_no_more_than_its_calls_end_did() -> None:
     }.items():  # fmt: skip
         mixed = [*events[:-2], *said(attrs.evolve(same, **{field: value}))]
         assert decode(encode(mixed)) == mixed, field
+    told = [*events[:-2], *said(attrs.evolve(same, details={"d": True}))]
+    assert repr(read(written(told))) == repr(told), "to Python 1 and true are equal"
 
 
 def test_an_end_may_disagree_with_its_result() -> None:
