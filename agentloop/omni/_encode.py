@@ -271,22 +271,25 @@ class Encoder:
         if event.delta is None:
             result = None if progress is None else result_object(progress)
             return [build.tool_execution_update(call, event.tool_name, result, clock=self._clock)]
-        piece = {
-            "timestamp": self.stamp(),
-            "type": "model_msg",
-            "payload": {
-                "type": "partial_tool_call_output",
-                "role": "user",
-                "event_type": "delta",
-                "output": event.delta,
-                "tool_call_id": call,
-                "stop_reason": "completed",
-            },
-        }
-        if call in self._streaming:
-            return [piece]
-        self._streaming.add(call)
-        return [partial_tool_call_output("start", call, clock=self._clock), piece]
+        records: list[Record] = []
+        if call not in self._streaming:
+            self._streaming.add(call)
+            records.append(partial_tool_call_output("start", call, clock=self._clock))
+        records.append(
+            {
+                "timestamp": self.stamp(),
+                "type": "model_msg",
+                "payload": {
+                    "type": "partial_tool_call_output",
+                    "role": "user",
+                    "event_type": "delta",
+                    "output": event.delta,
+                    "tool_call_id": call,
+                    "stop_reason": "completed",
+                },
+            }
+        )
+        return records
 
     def _tool_execution_end(self, event: ToolExecutionEnd) -> list[Record]:
         call, result = event.tool_call_id, event.result
@@ -317,10 +320,11 @@ class Encoder:
         call = event.tool_call_id
         self._streaming.discard(call)
         images = output_images(event.result.content, event.stop_reason)
-        stop = partial_tool_call_output("stop", call, stop_reason=event.stop_reason, clock=self._clock)
-        if not images:
-            return [stop]
-        return [partial_tool_call_output("delta", call, images=images, clock=self._clock), stop]
+        records: list[Record] = []
+        if images:
+            records.append(partial_tool_call_output("delta", call, images=images, clock=self._clock))
+        records.append(partial_tool_call_output("stop", call, stop_reason=event.stop_reason, clock=self._clock))
+        return records
 
     # ------------------------------------------------------------ the run
 
