@@ -427,10 +427,15 @@ def _text_of(value: Any, where: str) -> str | None:
     return valid_text(text) if text else None
 
 
+def _of_own_class(assembler: Assembler, chunk: str) -> None:
+    """A text of a class of its own, whose methods may say anything: it never takes the short way."""
+    assembler._piece(Text, chunk, None, None)
+
+
 def _handler(chunk: Any) -> Callable[[Assembler, Any], None]:
     """The handler of an instance of a subclass. Raises `ModelError` for what is no chunk."""
     for base, handler in _HANDLERS.items():
         if issubclass(type(chunk), base):
-            return handler
+            return _of_own_class if base is str else handler
     kind = type(chunk)
     raise ModelError("malformed", f"expected a model chunk or text, got {class_name(kind)}")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import orjson
 
-from agentloop._values import MAX_JSON_DEPTH, valid_text
+from agentloop._values import MAX_JSON_DEPTH, nesting, valid_text
 
 _LONG_NUMBER = re.compile("[0-9]{19}")
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
@@ -70,16 +70,6 @@ def _repaired(value: Any) -> Any:
     if isinstance(value, dict):
         return {valid_text(key): _repaired(item) for key, item in value.items()}
     return value
-
-
-def nesting(value: Any) -> int:
-    """How many arrays and objects stand inside each other at the deepest place; a scalar has 0."""
-    depth, level = 0, [value] if isinstance(value, dict | list) else []
-    while level:
-        depth += 1
-        children = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
-        level = [child for child in children if isinstance(child, dict | list)]
-    return depth
 
 
 def json_text(value: Any) -> str:

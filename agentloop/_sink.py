@@ -97,6 +97,8 @@ class Sink:
 
     def output(self, text: str) -> Awaitable[None]:
         """A piece of the output, taken at once; awaiting waits for room. In a worker thread the call itself waits."""
+        if type(text) is not str and not self.closed:
+            text = _plain(text)  # here: what is no text is the tool's failure, and not the event loop's
         if threading.get_ident() != self._core.host.thread:
             self._from_thread(text)
             return _NOTHING_TO_WAIT_FOR
@@ -278,6 +280,14 @@ class Sink:
             waiter = self._core.host.waiter()
             self._core.room_waiters.append(waiter)
             await waiter.wait()
+
+
+def _plain(text: str) -> str:
+    """A text of a class of its own as a plain one. Raises `TypeError` for what is no text."""
+    plain = plain_text(text)
+    if plain is None:
+        raise TypeError(f"expected text, got {type(text).__name__}")
+    return plain
 
 
 @frozen

@@ -11,7 +11,7 @@ from typing import Any
 from agentloop._callbacks import CallbackFailed, Stopped, attribute
 from agentloop._host import Job, Waiter, close_shielded
 from agentloop._run import Core
-from agentloop._values import is_kind, order_to_leave
+from agentloop._values import is_kind, order_to_leave, same_json
 from agentloop.config import ToolSource
 from agentloop.context import Context, different_tools
 from agentloop.events import McpConnectBegin, McpConnectEnd
@@ -116,12 +116,16 @@ def _tools(given: Iterable[Tool]) -> tuple[Tool, ...]:
 
 def _equal(tools: tuple[Tool, ...], own: tuple[Tool, ...]) -> bool:
     try:
-        return tools == own
+        return tools == own and all(map(_same_schema, tools, own))
     except BaseException as error:
         order = order_to_leave(error)
         if order is not None:
             raise order from None
         return False  # a tool's function is any object that can be called; one that cannot be compared is another one
+
+
+def _same_schema(tool: Tool, other: Tool) -> bool:
+    return same_json(tool.parameters, other.parameters)
 
 
 def _connected(answer: Any) -> tuple[McpConnectEnd, tuple[Tool, ...]]:

@@ -134,7 +134,11 @@ def _freeze(value: Any, path: str, depth: int) -> Any:
     kind = type(value)
     if kind is str:
         return valid_text(value)
-    if value is None or kind is bool or kind is ReadOnlyDict or kind is ReadOnlyList:
+    if value is None or kind is bool:
+        return value
+    if (kind is ReadOnlyDict or kind is ReadOnlyList) and (
+        depth == 0 or depth + nesting(value) <= MAX_JSON_DEPTH  # else the copy finds the place that is too deep
+    ):
         return value
     if kind is int:
         if value.bit_length() > MAX_INTEGER_BITS:
@@ -161,6 +165,25 @@ def _freeze(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         return ReadOnlyList([_freeze(item, f"{path}[{n}]", depth + 1) for n, item in enumerate(value)])
     raise TypeError(f"{path}: expected a JSON value, got {class_name(kind)}")
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Whether two JSON values are the same as JSON has it: to Python `true`, `1` and `1.0` are equal."""
+    if isinstance(one, dict):
+        return isinstance(other, dict) and one.keys() == other.keys() and all(same_json(one[k], other[k]) for k in one)
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(same_json, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def nesting(value: Any) -> int:
+    """How many arrays and objects stand inside each other at the deepest place; a scalar has 0."""
+    depth, level = 0, [value] if isinstance(value, dict | list) else []
+    while level:
+        depth += 1
+        children = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+        level = [child for child in children if isinstance(child, dict | list)]
+    return depth
 
 
 def frozen_object(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -336,6 +336,29 @@ def test_a_subclass_of_a_chunk_is_that_chunk() -> None:
     assert Bench().told(Piece("a"), Piece("b")) == [*TEXT, "0 'b'"]
 
 
+@pytest.mark.parametrize(
+    "make", [lambda piece: piece, TextChunk, ThinkingChunk, lambda piece: call(piece, id="i", name="f")]
+)
+def test_a_piece_of_a_class_of_its_own_is_plain_text(make: Any) -> None:
+    """ASCII or not, first or further: a class of its own may have another length, or none of the methods that text has."""
+
+    class Piece(str):
+        def __len__(self) -> int:
+            return 7
+
+        def isascii(self) -> bool:
+            raise RuntimeError
+
+    deltas: list[Any] = []
+    bench = Bench()
+    assembler = Assembler(HEADER, bench.update, deltas.append, bench.claim, bench.messages.append)
+    for piece in ("a", "b", "é", "\ud83d", "\ude00", "c"):
+        assembler.feed(make(Piece(piece)))
+    texts = [event.delta.text for event in deltas]
+    assert texts == ["a", "b", "é", "", "😀", "c"]
+    assert {type(text) for text in texts} == {str}
+
+
 def test_pieces_take_the_short_way_and_starts_and_ends_the_other() -> None:
     """Every delta, and nothing else, goes through the function for deltas; ids are claimed as they were sent, once a call."""
     bench = Bench()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from agentloop import (
@@ -53,6 +54,24 @@ async def test_the_tools_change_with_the_next_request() -> None:
     assert [[spec.name for spec in request.tools] for request in model.requests] == [["old"], ["new"], ["new"]]
     assert [[spec.name for spec in e.tools] for e in events if isinstance(e, ToolListReady)] == [["old"], ["new"]]
     assert [e.error_code for e in events if isinstance(e, ToolExecutionEnd)] == [None, "unknown_tool", None]
+
+
+async def test_a_schema_that_only_python_calls_equal_is_another_one() -> None:
+    """`true` in the place of `1`: the model is told, and its arguments are held against the new schema."""
+
+    def taking(value: Any) -> list[Tool]:
+        properties = {"x": {"const": value}}
+        return [attrs.evolve(named("old"), parameters={"type": "object", "properties": properties}, execute=ran)]
+
+    async def ran(arguments: dict[str, Any]) -> str:
+        return "ran"
+
+    lists = iter([taking(1), taking(True), taking(True)])
+    model = ScriptedModel([[call("old", {"x": 1})], [call("old", {"x": True})], "done"])
+    events, _ = await played(model, lambda: next(lists))
+    told = [e.tools[0].parameters["properties"]["x"]["const"] for e in events if isinstance(e, ToolListReady)]
+    assert list(map(repr, told)) == ["1", "True"]
+    assert [e.error_code for e in events if isinstance(e, ToolExecutionEnd)] == [None, None]
 
 
 async def test_it_is_asked_again_for_a_retry() -> None:

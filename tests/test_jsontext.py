@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop._jsontext import json_text, nesting, number_in, parse_json
+from agentloop._jsontext import json_text, number_in, parse_json
+from agentloop._values import nesting
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 json_values = st.recursive(

@@ -71,6 +71,62 @@ async def test_half_a_pair_at_the_end_of_the_output(pieces: list[str], returned:
     assert end.result.text == "".join([update.delta or "" for update in updates])
 
 
+@pytest.mark.parametrize("kind", ["async", "thread"])
+@pytest.mark.parametrize("given", [5, None, b"x", {"a": 1}])
+async def test_output_that_is_no_text_is_the_calls_error(kind: str, given: Any) -> None:
+    """Said where it was given, in a worker thread too: neither does the thread wait for ever, nor does the event loop fail."""
+
+    @tool(name="work")
+    async def in_a_task(ctx: ToolContext) -> None:
+        """Work."""
+        await ctx.output("a")
+        await ctx.output(given)
+
+    @tool(name="work")
+    def in_a_thread(ctx: ToolContext) -> None:
+        """Work."""
+        ctx.output("a")
+        ctx.output(given)
+
+    with anyio.fail_after(10):
+        _, (end,) = await played(in_a_task if kind == "async" else in_a_thread)
+    assert end.error_code == "tool_error"
+    assert end.result.text.startswith(f"a\nexpected text, got {type(given).__name__}")
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "generator"])
+async def test_output_of_a_class_of_its_own_is_plain_text(kind: str) -> None:
+    """A str of another class is told as its text, ASCII or not; a pair that is split is put together."""
+
+    class Piece(str):
+        __slots__ = ()
+
+    pieces = [Piece("a"), Piece("é"), Piece("\ud83d"), Piece("\ude00")]
+
+    @tool(name="work")
+    async def in_a_task(ctx: ToolContext) -> None:
+        """Work."""
+        for piece in pieces:
+            await ctx.output(piece)
+
+    @tool(name="work")
+    def in_a_thread(ctx: ToolContext) -> None:
+        """Work."""
+        for piece in pieces:
+            ctx.output(piece)
+
+    @tool(name="work")
+    async def generator() -> AsyncIterator[str]:
+        """Work."""
+        for piece in pieces:
+            yield piece
+
+    updates, (end,) = await played({"async": in_a_task, "thread": in_a_thread, "generator": generator}[kind])
+    assert [update.delta for update in updates] == ["a", "é", "", "😀"]
+    assert {type(update.delta) for update in updates} == {str}
+    assert end.result.text == "aé😀"
+
+
 async def test_a_result_among_what_a_generator_yields_is_its_other_half() -> None:
     """Its blocks that are no text stand behind the output; the generator is closed before the call ends."""
     closed: list[str] = []

@@ -25,6 +25,7 @@ from agentloop._values import (
     meant,
     order_to_leave,
     plain_text,
+    same_json,
     stitch,
     thaw_json,
     valid_text,
@@ -175,6 +176,20 @@ def test_the_converters_have_the_same_bound() -> None:
             convert(nested(MAX_JSON_DEPTH + 1, as_list))
 
 
+@pytest.mark.parametrize("as_list", [True, False])
+def test_what_is_frozen_already_counts_with_its_own_nesting(as_list: bool) -> None:
+    """A value that is put into another again and again (what each result says of the one before) has the same bound."""
+    inner = freeze_json(nested(MAX_JSON_DEPTH - 1, as_list))
+    whole = freeze_json([inner])
+    assert whole[0] is inner
+    assert freeze_json(whole) is whole
+    for given in ([whole], {"a": whole}):
+        with pytest.raises(ValueError, match=r"^details.*: expected at most 200 levels of nesting, got more$"):
+            freeze_json(given, "details")
+        with pytest.raises(ValueError, match="expected at most 200 levels"):
+            frozen_json(given)
+
+
 def test_what_is_frozen_is_not_copied_again() -> None:
     """A read-only value is itself."""
     assert freeze_json(FROZEN) is FROZEN
@@ -185,6 +200,16 @@ def test_what_may_have_been_meant() -> None:
     """The closest name, at the end of an error's text; nothing where none is close."""
     assert meant("max_turn", ["model", "max_turns"]) == " (did you mean max_turns?)"
     assert meant("colour", {"model": 1, "max_turns": 2}) == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, True), (1, 1.0), (0, False), ({"a": [1]}, {"a": [True]}), ([], {}), ([1], [])]
+)
+def test_what_only_python_calls_equal_is_not_the_same_json(one: Any, other: Any) -> None:
+    """A value is the same as itself and as its copy, whatever the order of its keys."""
+    assert not same_json(one, other)
+    assert not same_json({"a": one}, {"a": other})
+    assert same_json({"a": one, "b": [other]}, freeze_json({"b": [other], "a": one}))
 
 
 def test_sequences_of_any_kind_become_tuples() -> None:

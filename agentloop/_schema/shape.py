@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentloop._jsontext import nesting, parse_json
+from agentloop._jsontext import parse_json
 from agentloop._schema.problems import Path, Problems
-from agentloop._values import MAX_JSON_DEPTH
+from agentloop._values import MAX_JSON_DEPTH, nesting
 
 JsonSchema = dict[str, Any]
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from agentloop._values import thaw_json
+from agentloop._values import same_json, thaw_json
 from agentloop.events import (
     AgentEnd,
     AgentStart,
@@ -271,22 +271,25 @@ class Encoder:
         if event.delta is None:
             result = None if progress is None else result_object(progress)
             return [build.tool_execution_update(call, event.tool_name, result, clock=self._clock)]
-        piece = {
-            "timestamp": self.stamp(),
-            "type": "model_msg",
-            "payload": {
-                "type": "partial_tool_call_output",
-                "role": "user",
-                "event_type": "delta",
-                "output": event.delta,
-                "tool_call_id": call,
-                "stop_reason": "completed",
-            },
-        }
-        if call in self._streaming:
-            return [piece]
-        self._streaming.add(call)
-        return [partial_tool_call_output("start", call, clock=self._clock), piece]
+        records: list[Record] = []
+        if call not in self._streaming:
+            self._streaming.add(call)
+            records.append(partial_tool_call_output("start", call, clock=self._clock))
+        records.append(
+            {
+                "timestamp": self.stamp(),
+                "type": "model_msg",
+                "payload": {
+                    "type": "partial_tool_call_output",
+                    "role": "user",
+                    "event_type": "delta",
+                    "output": event.delta,
+                    "tool_call_id": call,
+                    "stop_reason": "completed",
+                },
+            }
+        )
+        return records
 
     def _tool_execution_end(self, event: ToolExecutionEnd) -> list[Record]:
         call, result = event.tool_call_id, event.result
@@ -317,10 +320,11 @@ class Encoder:
         call = event.tool_call_id
         self._streaming.discard(call)
         images = output_images(event.result.content, event.stop_reason)
-        stop = partial_tool_call_output("stop", call, stop_reason=event.stop_reason, clock=self._clock)
-        if not images:
-            return [stop]
-        return [partial_tool_call_output("delta", call, images=images, clock=self._clock), stop]
+        records: list[Record] = []
+        if images:
+            records.append(partial_tool_call_output("delta", call, images=images, clock=self._clock))
+        records.append(partial_tool_call_output("stop", call, stop_reason=event.stop_reason, clock=self._clock))
+        return records
 
     # ------------------------------------------------------------ the run
 
@@ -382,8 +386,8 @@ def _announced(end: ToolExecutionEnd, message: ToolResultMessage) -> bool:
     return (
         end.tool_name == message.tool_name
         and result.content == message.content
-        and result.details == message.details
-        and result.structured == message.structured
+        and same_json(result.details, message.details)
+        and same_json(result.structured, message.structured)
         and end.is_error == message.is_error
         and end.stop_reason == message.stop_reason
     )

@@ -114,40 +114,32 @@ def _may_hold(text: str) -> bool:
     return "ya29." in text or any(match[0].startswith(_BEGINNINGS) for match in _LONG_WORD.finditer(text))
 
 
-_PLAIN: Final[dict[str, tuple[int, str | None]]] = {
-    "text": (4, "text"),
-    "thinking": (4, "thinking"),
-    "tool_call": (6, "arguments"),
-    "tool_call_output": (5, "output"),
-    "tool_execution_start": (4, "arguments"),
-    "tool_execution_end": (4, None),
-    "message_start": (4, None),
-    "message_end": (3, None),
-    "turn_start": (2, None),
-    "turn_end": (1, None),
-    "request_begin": (1, None),
-    "request_end": (2, None),
-    "token_usage": (3, None),
-    "approval_decision": (3, None),
-}
-"""The frequent kinds: with how many fields a payload has no text but the one named. (No field: none.)"""
-
-_OTHER: Final = (0, None)
+_FLAT: Final = frozenset({
+    "arguments", "decision", "error_code", "error_message", "finish_reason", "index", "is_error", "model", "name", "output",
+    "provider", "request", "role", "sender", "session", "status", "stop_reason", "terminate", "text", "thinking",
+    "tool_call_id", "tool_name", "type", "usage",
+})  # fmt: skip
+"""Fields of the frequent records: in a payload of no others only the values are looked at."""
+_COUNTS: Final = frozenset({"cache_read", "cache_write", "output", "total"})
 
 
-def _plain_text(record: Record) -> str | None:
-    """The only text of a record of a frequent kind; None: look at all of it."""
+def _is_counts(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() <= _COUNTS and {int}.issuperset(map(type, value.values()))
+
+
+def _may_be_masked(record: Record) -> bool:
+    """False when no shape can stand in a string of the record that may be masked."""
     payload = record["payload"]
-    kind = payload.get("type")
-    if type(kind) is not str or len(record) != 3 or "timestamp" not in record:
-        return None
-    fields, name = _PLAIN.get(kind, _OTHER)
-    if len(payload) > fields:
-        return None
-    if name is None:
-        return ""
-    text = payload.get(name)
-    return text if type(text) is str else None
+    if len(record) == 3 and "timestamp" in record and payload.keys() <= _FLAT:
+        for key, value in payload.items():
+            if isinstance(value, str):
+                if len(value) > 6 and key not in _OPAQUE and _may_hold(value):
+                    return True
+            elif isinstance(value, dict | list) and not _is_counts(value):  # another writer's, where a word is due
+                break
+        else:
+            return False
+    return any(map(_may_hold, _texts(record)))
 
 
 def _texts(record: Record) -> Iterator[str]:
@@ -184,8 +176,7 @@ def mask_text(text: str) -> str:
 def mask_secrets(record: Record) -> Record:
     """The record with the secrets in its strings masked: a copy, or itself when it holds none. The default of what
     stores records."""
-    text = _plain_text(record)
-    if not (any(map(_may_hold, _texts(record))) if text is None else len(text) > 6 and _may_hold(text)):
+    if not _may_be_masked(record):
         return record
     copy = dict(record)
     open_nodes: list[Any] = [copy]  # no recursion: a record of a foreign file may be deep

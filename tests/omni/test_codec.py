@@ -266,6 +266,15 @@ def test_each_moment_has_the_timestamp_that_the_builders_give(start: float) -> N
         assert stamps == [r.turn_start(0, clock=lambda at=at: at)["timestamp"] for at in given]  # type: ignore[misc]
 
 
+@given(ALL_STREAMS)
+def test_timestamps_stand_in_the_order_of_the_records(events: list[Event]) -> None:
+    """Also of the records of one event, however slowly they are made; what is not ours keeps its own."""
+    tick = itertools.count(1_000)
+    records = encode((event for event in events if type(event) is not Foreign), lambda: next(tick) / 1000)
+    stamps = [record["timestamp"] for record in records if record["timestamp"].startswith("1970-01-01T00:")]
+    assert stamps == sorted(stamps)
+
+
 def test_a_piece_behind_a_pause_has_the_time_after_it() -> None:
     """The first piece of a later reply, in the millisecond of that reply's start, is not of the reply before."""
     said = reply(*text(0, "a", "b"))
@@ -772,6 +781,8 @@ def test_a_result_says_no_more_than_its_calls_end_did() -> None:
     }.items():  # fmt: skip
         mixed = [*events[:-2], *said(attrs.evolve(same, **{field: value}))]
         assert decode(encode(mixed)) == mixed, field
+    told = [*events[:-2], *said(attrs.evolve(same, details={"d": True}))]
+    assert repr(read(written(told))) == repr(told), "to Python 1 and true are equal"
 
 
 def test_an_end_may_disagree_with_its_result() -> None:

@@ -8,7 +8,7 @@ import string
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentloop.omni.jsonl import dumps
@@ -206,6 +206,34 @@ def test_the_fast_look_misses_nothing(secret: str) -> None:
             {"type": "event_msg", "payload": {"type": "turn_end"}, "more": text},
         ):
             assert secret not in str(mask_secrets(record)), record
+
+
+KINDS = [
+    "text", "thinking", "tool_call", "tool_call_output", "tool_execution_start", "tool_execution_end", "message_start",
+    "message_end", "turn_start", "turn_end", "request_begin", "request_end", "token_usage", "approval_decision", "later",
+]  # fmt: skip
+FIELDS = [
+    "role", "text", "thinking", "name", "arguments", "output", "images", "tool_name", "is_error", "stop_reason", "status",
+    "sender", "model", "error_message", "details", "usage", "x", "words",
+]  # fmt: skip
+SECRET = SECRETS["github token"]
+
+
+@settings(max_examples=10 * settings().max_examples)
+@given(
+    st.sampled_from(KINDS),
+    st.dictionaries(
+        st.sampled_from(FIELDS),
+        st.sampled_from(
+            ["", None, True, 3, SECRET, [SECRET], {"a": SECRET}, {SECRET: 1}, {"total": 1}, {"total": SECRET}]
+        ),
+        max_size=6,
+    ),
+)
+def test_a_secret_is_masked_in_whichever_field_it_stands(kind: str, fields: dict[str, Any]) -> None:
+    """Also where another writer leaves out what ours always say: no number of fields is a reason not to look."""
+    record = {"timestamp": "2026-09-01T02:00:00.137Z", "type": "event_msg", "payload": {"type": kind, **fields}}
+    assert SECRET not in str(mask_secrets(record))
 
 
 @given(
