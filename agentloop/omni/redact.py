@@ -124,7 +124,7 @@ _COUNTS: Final = frozenset({"cache_read", "cache_write", "output", "total"})
 
 
 def _is_counts(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() <= _COUNTS and {int}.issuperset(map(type, value.values()))
+    return isinstance(value, dict) and all(name in _COUNTS and type(value[name]) is int for name in value)
 
 
 def _may_be_masked(record: Record) -> bool:
@@ -133,7 +133,7 @@ def _may_be_masked(record: Record) -> bool:
     if len(record) == 3 and "timestamp" in record and payload.keys() <= _FLAT:
         for key, value in payload.items():
             if isinstance(value, str):
-                if len(value) > 6 and key not in _OPAQUE and _may_hold(value):
+                if (len(value) >= _RUN or "@" in value) and key not in _OPAQUE and _may_hold(value):
                     return True
             elif isinstance(value, dict | list) and not _is_counts(value):  # another writer's, where a word is due
                 break
