@@ -580,6 +580,13 @@ class Brief(ModelError):
         self.__dict__.update(said)
 
 
+class Stranger(Exception):
+    """Has a code of somebody else's."""
+
+    code = "auth"
+    message = "theirs"
+
+
 class OwnGroup(ExceptionGroup[Exception]):
     """Has something else where groups have their errors."""
 
@@ -606,6 +613,7 @@ class OwnGroup(ExceptionGroup[Exception]):
         (HttpError(Unordered(429)), "retryable", "rate_limit", "failed"),
         (Odd("odd"), "retryable", "network", "odd"),
         (Forgetful("odd"), "retryable", "network", "odd"),
+        (Stranger("odd"), "retryable", "network", "odd"),
         (Brief(code="rate_limit"), "retryable", "rate_limit", "Brief"),
         (Brief(code="auth", message=401), "fatal", "auth", "Brief"),
         (Brief(code=429, message="wait"), "retryable", "network", "Brief"),
