@@ -169,6 +169,8 @@ def _freeze(value: Any, path: str, depth: int) -> Any:
 
 def same_json(one: Any, other: Any) -> bool:
     """Whether two JSON values are the same as JSON has it: to Python `true`, `1` and `1.0` are equal."""
+    if one is other:
+        return True
     if isinstance(one, dict):
         return isinstance(other, dict) and one.keys() == other.keys() and all(same_json(one[k], other[k]) for k in one)
     if isinstance(one, list):
