@@ -386,9 +386,8 @@ class Agent:
         except GeneratorExit:  # nobody can await any more: the run is dropped, and closes itself
             raise
         except BaseException as error:
-            if event is not None or not isinstance(
-                error, ValueError
-            ):  # else it could not begin: the signal is still good
+            began = event is not None or not isinstance(error, ValueError)
+            if began:  # else the signal is still good
                 await self._close(run, signal)
             raise
         return event if isinstance(event, AgentEnd) else None
