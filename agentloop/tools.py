@@ -12,7 +12,6 @@ from agentloop._jsontext import json_text, parse_json
 from agentloop._results import NO_OUTPUT as NO_OUTPUT
 from agentloop._results import as_result
 from agentloop._results import error_text as error_text
-from agentloop._schema.docstring import read_docstring
 from agentloop._schema.problems import Problems
 from agentloop._schema.raw import SchemaCheck
 from agentloop._schema.shape import Reading
@@ -21,6 +20,7 @@ from agentloop._schema.signature import (
     TypedFunction,
     context_parameter,
     display_name,
+    docstring_of,
     kind_of,
     plain_copy,
     read_function,
@@ -382,7 +382,7 @@ def tool(
         return functools.partial(tool, name=name, description=description, parameters=parameters, **fields)
     _check_function(function)
     if parameters is not None:
-        described = read_docstring(function.__doc__).description if description is None else description
+        described = docstring_of(function).description if description is None else description
         return Tool(_tool_name(name, function), described, parameters, function, **fields)
     typed = read_function(function, ToolContext)
     described = typed.description if description is None else description

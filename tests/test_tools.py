@@ -213,6 +213,27 @@ def test_docstrings_of_objects_and_partials() -> None:
     assert tool(Store().keep).description == "Keep a number."
 
 
+class Undescribed:
+    """An object that has no text to say of itself."""
+
+    __doc__ = 5  # type: ignore[assignment]
+
+    def __call__(self, x: int) -> None: ...
+
+
+def both(arguments: dict[str, Any], unit: str) -> None:
+    """Take both."""
+
+
+@pytest.mark.parametrize(
+    ("function", "description"),
+    [(Caller(), "Call text."), (functools.partial(both, unit="m"), "Take both."), (Undescribed(), "")],
+)
+def test_docstrings_beside_a_schema_of_ones_own(function: Any, description: str) -> None:
+    """With `parameters=`, the text is that of the code that runs as well, not what `functools` says of its partials."""
+    assert tool(function, name="t", parameters={"type": "object"}).description == description
+
+
 def test_the_context_parameter() -> None:
     """By annotation, also in a union, as text, or imported for type checkers only; by the name `ctx` without annotation."""
 
@@ -263,7 +284,7 @@ def generator() -> Any:
         (generator, r"generator: a sync generator cannot stream"),
         (lambda: None, r"<lambda>: expected a name of the letters"),
         (5, r"tool: expected a function, got int"),
-        (print, r"print: parameter 'args'"),
+        (print, r"print: parameter '(args|objects)'"),
     ],
 )
 def test_what_cannot_be_a_tool(function: Any, error: str) -> None:
@@ -447,7 +468,9 @@ def test_items_that_no_set_can_hold() -> None:
         return str(things)
 
     assert tool(take).prepare('{"things": [1, 1.0]}').bind(context())() == "{1}"
-    assert refusal(tool(take), '{"things": [1, [2]]}').endswith("$.things: refused: unhashable type: 'list'")
+    refused = refusal(tool(take), '{"things": [1, [2]]}')
+    assert "$.things: refused: " in refused
+    assert "unhashable type: 'list'" in refused  # newer Pythons put words around it
 
 
 def test_texts_of_errors_are_bounded() -> None:

@@ -15,7 +15,7 @@ from agentloop._schema.composites import Field, Object
 from agentloop._schema.docstring import Docstring, read_docstring
 from agentloop._schema.shape import JsonSchema, Reading, Refused
 from agentloop._schema.types import TypeReader, described
-from agentloop._values import freeze_json, thaw_json
+from agentloop._values import freeze_json, plain_text, thaw_json
 from agentloop.errors import InvalidArguments, ToolDefinitionError
 from agentloop.messages import json_type
 
@@ -122,7 +122,7 @@ def read_function(function: Callable[..., Any], context_type: type) -> TypedFunc
     name = display_name(function)
     kind = kind_of(function)
     reader = TypeReader(name, lambda: _names_around(inner_function(function)))
-    docstring = _docstring_of(function)
+    docstring = docstring_of(function)
     fields: dict[str, Field] = {}
     context: str | None = None
     for parameter in _parameters(function, name):
@@ -142,13 +142,14 @@ def read_function(function: Callable[..., Any], context_type: type) -> TypedFunc
     return TypedFunction(function, name, docstring.description, kind, parameters, schema, context, parameters.fallible)
 
 
-def _docstring_of(function: Any) -> Docstring:
+def docstring_of(function: Any) -> Docstring:
+    """What is written about a function, or about an object's `__call__`; of a partial, about what it fills."""
     while isinstance(function, functools.partial):
         function = function.func
     text = function.__doc__
     if not isinstance(function, types.FunctionType | types.MethodType):
         text = inner_function(function).__doc__ or text  # an object with `__call__`
-    return read_docstring(text if isinstance(text, str) else None)
+    return read_docstring(plain_text(text))
 
 
 def _parameters(function: Any, name: str) -> list[inspect.Parameter]:

@@ -23,7 +23,7 @@ import attrs
 from agentloop._schema import composites, scalars
 from agentloop._schema.docstring import read_docstring
 from agentloop._schema.shape import JsonSchema, Shape
-from agentloop._values import freeze_json, thaw_json
+from agentloop._values import freeze_json, plain_text, thaw_json
 from agentloop.errors import ToolDefinitionError
 
 _ARRAYS: dict[Any, Callable[[list[Any]], Any]] = {
@@ -231,10 +231,7 @@ class TypeReader:
         self._definitions[reference.name] = None  # keeps its place in the order
         with self.at(f"class {cls.__qualname__}"):
             hints = self._class_hints(cls)
-            doc = cls.__dict__.get("__doc__") or ""
-            docstring = read_docstring(
-                "" if doc.startswith(f"{cls.__name__}(") else doc
-            )  # a generated one says nothing
+            docstring = read_docstring(_written(cls))
             fields = {}
             for name, annotation, default, required in _record_fields(cls, hints):
                 with self.at(f"field {name!r}"):
@@ -264,6 +261,12 @@ def described(annotation: Any) -> tuple[Any, str | None]:
                 text = found
         annotation = annotation.__origin__
     return annotation, text
+
+
+def _written(cls: type) -> str | None:
+    """A class's own docstring; None where dataclasses made it (from Python 3.15 on when somebody reads it, not before)."""
+    text = plain_text(cls.__dict__.get("__doc__"))
+    return None if text is None or text.startswith(f"{cls.__name__}(") else text
 
 
 def _is_typed_dict(cls: type) -> bool:

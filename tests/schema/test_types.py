@@ -149,6 +149,20 @@ def test_a_decimal_is_text_with_a_pattern() -> None:
     assert schema_of(decimal.Decimal)["type"] == "string"
 
 
+def test_a_docstring_that_is_no_text_says_nothing() -> None:
+    """A class may say anything of itself; from Python 3.15 on dataclasses leaves an object that makes the text."""
+
+    @dataclasses.dataclass
+    class Odd:
+        a: int
+
+    Odd.__doc__ = 5  # type: ignore[assignment]
+
+    def f(odd: Odd) -> None: ...
+
+    assert "description" not in tool(f).parameters["$defs"]["Odd"]
+
+
 def test_named_classes_stand_in_defs_and_may_be_recursive() -> None:
     """A class is defined once, by its name, in the order of appearance; a recursive one refers to itself."""
 
