@@ -208,7 +208,11 @@ def begun(tmp_path: Path, tail: bytes = b"") -> Path:
     return trace.file
 
 
-@pytest.mark.parametrize("tail", [b"", b"\n", b'{"timestamp":"x', b'{"a":"\xc3', dumps(user_text("whole"))])
+@pytest.mark.parametrize(
+    "tail",
+    [b"", b"\n", b'{"timestamp":"x', b'{"a":"\xc3', dumps(user_text("whole"))],
+    ids=["nothing", "an empty line", "half a record", "half a character", "a record without its newline"],
+)
 def test_torn_tails_are_healed_once(tmp_path: Path, tail: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """26, 27, C127: going on with a file whose last byte is no newline puts one first, once, and says so; a clean
     file gets none; all complete records are kept, a complete one without its newline too, and new ones read back."""
