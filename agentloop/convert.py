@@ -109,7 +109,8 @@ def convert_custom(
 
         Config(model=model, convert_to_llm=convert_custom({"notice": lambda notice: f"[notice] {notice.text}"}))
 
-    What a function raises ends the attempt (`callback_failed`).
+    What a function raises ends the attempt (`callback_failed`). Raises `TypeError` for a key that is neither a role of your
+    own nor a class of custom messages.
     """
     for key in functions:
         if not (isinstance(key, str) or (isinstance(key, type) and issubclass(key, CustomMessage))):

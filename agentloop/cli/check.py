@@ -45,7 +45,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 @attrs.define
 class Report:
-    """What was found in one file."""
+    """The `findings` in one `file`, and how many `records` it holds."""
 
     file: str
     findings: list[Finding] = attrs.field(factory=list)

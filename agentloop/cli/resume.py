@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Show what the session gives back, or go on with it."""
+    """Show what the session gives back, or go on with it. Raises `UsageError` for options that exclude each other."""
     resumed = find(arguments.session, arguments.traces)
     if resumed.damage:
         print(safe(resumed.damage), file=sys.stderr)

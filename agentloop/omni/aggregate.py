@@ -31,7 +31,7 @@ class Fragments:
         """The latest that was said."""
 
     def add(self, record: Record) -> None:
-        """Add a fragment. Raises what a record that does not fit makes it raise."""
+        """Add a fragment. Raises `KeyError`, `TypeError` or `AttributeError` for a record without the shape of one."""
         payload = record["payload"]
         text, name, images = payload[PIECE_FIELDS[payload["type"]]], payload.get("name", ""), payload.get("images", [])
         if type(text) is not str or type(name) is not str or not isinstance(images, list):

@@ -27,7 +27,7 @@ __all__ = ["StoredQuestion", "approved_calls", "open_questions", "store_answer"]
 
 @attrs.frozen
 class StoredQuestion:
-    """A question in a trace that has no answer."""
+    """A question in a trace that has no answer: whether the call `tool_call_id` of the tool `tool_name` may run."""
 
     tool_call_id: str
     tool_name: str

@@ -56,7 +56,8 @@ _FILE_RULES: Final = frozenset({"meta_first", "one_meta", "no_fragments", "no_or
 
 @attrs.frozen
 class Finding:
-    """A rule that a record breaks. `line` counts from 1 (of the file, or of the records)."""
+    """A record that breaks `rule`; `message` says what is wrong. `line` counts from 1: the line of the file, or the place among
+    the records."""
 
     line: int
     rule: str

@@ -61,11 +61,14 @@ def _short(value: object) -> str:
 
 @attrs.frozen(order=True)
 class TraceFile:
-    """A trace file by its name. Compared by session, index, day: the largest of a session is the newest."""
+    """A trace file at `path`, by what its name says. Compared by `session_id`, `index`, `day`: the largest of a session is the
+    newest."""
 
     session_id: str
     index: int
+    """Which file of the session, from 1; each context has one."""
     day: str
+    """The folder that it is in, `yyyy-mm-dd`."""
     path: Path
 
     @classmethod

@@ -207,7 +207,7 @@ def with_origin(record: Record, hop: str) -> Record:
 
 
 class ModelIdentity(TypedDict):
-    """Who a model is, as a meta says it."""
+    """Who a model is, as a `session_meta` has it: `provider` and `model_id`."""
 
     provider: str
     model_id: str

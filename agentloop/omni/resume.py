@@ -59,23 +59,23 @@ def never(name: str) -> Literal["never", "safe"]:
 
 @attrs.frozen
 class OpenCall:
-    """A committed call of the last reply without a result."""
+    """A committed call of the last reply that has no result: its `id`, and the `name` of its tool."""
 
     id: str
     name: str
     arguments: str
     """JSON text as the model sent it."""
     started: bool
-    """It had started: what it did is unknown. Else it never ran."""
+    """Whether it had started, so that nobody knows what it did; else it never ran."""
     approved: str | None
-    """The arguments that a recorded `allow` was about; None: ask again."""
+    """The arguments that a recorded `allow` was about; None: nobody has allowed it yet."""
     question: str | None = None
     """The arguments that a person was asked about and gave no answer to (`agentloop.omni.answers`)."""
 
 
 @attrs.frozen
 class Resumed:
-    """What a trace gives back."""
+    """What the newest file of a session gives back. `session_id` is the id in its meta."""
 
     meta: Record | None
     """The first `session_meta`; None: the session cannot go on (`refuse` says so)."""
@@ -88,12 +88,15 @@ class Resumed:
     pending_summary: Record | None
     """The summary that no turn took yet, as a user text."""
     session_tokens: Usage
+    """Tokens of the session so far, over all its files."""
     last_request_total: int
+    """Tokens of the context as its last request reported them; 0 in a context without one."""
     session_turns: int
+    """Committed requests of this context."""
     open_compaction: Payload | None
-    """The `compaction_begin` that has no end."""
+    """The payload of a `compaction_begin` that has no end."""
     ours: bool
-    """The file has our lifecycle records: calls may be open."""
+    """Whether the file has lifecycle records, as this package writes them: only then can calls be open."""
     messages: tuple[AgentMessage, ...]
     """The history as messages, the results of the last reply included; calls in `calls` have none."""
     inputs: tuple[AgentMessage, ...]
@@ -111,7 +114,7 @@ class Resumed:
     path: Path | None = None
     """The file to go on with."""
     damage: str | None = None
-    """What was skipped in reading, in one sentence."""
+    """What was skipped in reading, in one sentence; None: nothing."""
 
     @property
     def session_id(self) -> str | None:
