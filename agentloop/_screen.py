@@ -50,7 +50,7 @@ class Bubble:
     key: int
     """Counts the items of its view; never used twice."""
     kind: Literal["user", "summary", "text", "thinking", "custom", "data"]
-    """`summary` is a prompt that stands for a context that was compacted; `data` a block that is no text."""
+    """`summary` is a prompt that stands for a context that was compacted; `data` a block that is not a text."""
     open: bool = False
     """Whether it still grows."""
     cut: bool = False

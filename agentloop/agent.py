@@ -72,9 +72,9 @@ _CLOSING: Final = 2.0
 class Agent:
     """A conversation with a model. One run at a time; usable in one event loop after another.
 
-    `settings` are fields of `Config` by name (`approve`, `retry`, `options`, …). With `abort` all runs also stop when that
-    signal fires. `steering_mode` and `follow_up_mode` say whether a poll takes one message (`one_at_a_time`) or `all`.
-    Raises `TypeError` and `ValueError` for settings that cannot be.
+    `settings` are fields of `Config` by name (`approve`, `retry`, `options`, …). With `abort` every run also stops when that
+    signal fires. `steering_mode` and `follow_up_mode` say whether one of the queued messages is taken at a time
+    (`one_at_a_time`) or `all`. Raises `TypeError` and `ValueError` for wrong settings.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Agent:
 
     @property
     def messages(self) -> tuple[AgentMessage, ...]:
-        """The same as `state.messages`."""
+        """The history: the same as `state.messages`."""
         return self._state.messages
 
     @property
@@ -153,7 +153,7 @@ class Agent:
 
     @property
     def model(self) -> Model:
-        """Who is asked, from the next request on."""
+        """The model that is asked, from the next request on."""
         return self._config.model
 
     @model.setter
@@ -203,10 +203,10 @@ class Agent:
 
         With no messages (`()`) the model is asked from the history as it stands. Prompts of a run that was stopped before
         its first turn are not in the history. Raises `RuntimeError` while a run goes on, `ValueError` and `TypeError` for
-        what cannot be a run, and what a tool's `KeyboardInterrupt` or `SystemExit` left to be raised.
+        prompts, history or tools that cannot make a run, and a `KeyboardInterrupt` or `SystemExit` that a tool raised.
 
-        A cancellation aborts the run, and goes on its way when listeners and readers have had its last events. So it is
-        with `continue_` and `compact`.
+        If the caller's task is cancelled, the run is aborted, listeners and readers get its last events, and the
+        cancellation is raised. The same holds for `continue_` and `compact`.
         """
         prompts = input_messages(content)
         return await self._perform(lambda context, config: agent_loop(self._opening(prompts), context, config))
@@ -214,8 +214,8 @@ class Agent:
     async def continue_(self) -> AgentEnd:
         """Go on without a prompt: after a failure or an abort, a pause, with open calls, or with what waits in the queues.
 
-        A last reply that was not committed is asked again. Where there is nothing to go on with, steering that waits is the
-        prompt, else follow-ups. Raises as `prompt`, and `ValueError` when there is nothing to do at all.
+        A last reply that was not committed is asked for again. Where the history leaves nothing to do, queued steering
+        messages are the prompt, else queued follow-ups. Raises as `prompt` does; `ValueError` if nothing is queued either.
         """
         if self._state.pending_summary is not None or _is_uncommitted(self._state.messages):
             return await self.prompt(())
@@ -231,7 +231,7 @@ class Agent:
         return lambda context, config: agent_loop(self._opening(self._queues.poll(queue)), context, config)
 
     async def compact(self) -> AgentEnd:
-        """A run that is a compaction alone, by the setting `compaction`. Raises `ValueError` without one or with no history."""
+        """A run that only compacts, as the setting `compaction` says. Raises `ValueError` without that setting or a history."""
         return await self._perform(compact)
 
     def run_sync(self, content: AgentInput, *, backend: str = "asyncio") -> AgentEnd:
@@ -245,7 +245,7 @@ class Agent:
         return in_a_thread(run, partial(self.abort, "interrupted")) if in_event_loop() else run()
 
     def abort(self, reason: str | None = None) -> bool:
-        """Stop the run; False if none goes on. Waits for nothing; from any thread. What is queued stays queued."""
+        """Stop the run; False if none goes on. Does not wait for its end; from any thread. What is queued stays queued."""
         signal = self._signal
         if signal is None:
             return False
@@ -260,19 +260,19 @@ class Agent:
     # ------------------------------------------------------------ queues
 
     def steer(self, content: AgentInput) -> None:
-        """Say something at the next chance: after the turn that goes on, or behind the next prompt. From any thread."""
+        """Queue what the model shall hear soon: after the present turn, or right after the next prompt. From any thread."""
         self._queues.add("steering", input_messages(content))
 
     def follow_up(self, content: AgentInput) -> None:
-        """Say something when the run would end otherwise. From any thread."""
+        """Queue what the model shall hear when the run would end otherwise: it then goes on. From any thread."""
         self._queues.add("follow_up", input_messages(content))
 
     def queued(self, queue: QueueName) -> tuple[AgentMessage, ...]:
-        """What waits in `steering` or `follow_up`, the next one first."""
+        """The messages that wait in the queue `steering` or `follow_up`, the next one first."""
         return self._queues.waiting(queue)
 
     def take_back(self, queue: QueueName | None = None) -> tuple[AgentMessage, ...]:
-        """Remove what waits in one queue, or in both, and return it, steering first. What a run has taken is not here."""
+        """Remove and return the messages that wait in one queue, or in both, steering first; not what a run has taken."""
         return self._queues.take_back(queue)
 
     def clear_queue(self, queue: QueueName | None = None) -> None:
@@ -300,11 +300,12 @@ class Agent:
     # ------------------------------------------------------------ observers
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with each event from the next one on; the returned function takes it back.
+        """Call `listener` with each event from the next one on; the returned function unsubscribes it.
 
-        Listeners are told one after the other, in the order in which they came. One that returns an awaitable is awaited,
-        and the run does not pass the event before it is done: no request, no tool begins meanwhile (nor does an abort cut
-        it short). One that raises is logged and dropped, and hurts nobody.
+        Listeners are called one after the other, in the order in which they subscribed. What one returns is awaited if it
+        can be; until then the run waits at this event: no request and no tool begins (and an abort does not cut the
+        listener short). One that raises is logged and unsubscribed; the run and the other listeners go on. Raises
+        `TypeError` for a listener that cannot be called.
         """
         if not callable(listener):
             raise TypeError(f"listener: expected a function that takes an event, got {listener!r}")
@@ -318,11 +319,11 @@ class Agent:
         self._audience = tuple(self._listeners.items())
 
     def events(self, *, follow: bool = False) -> EventReader:
-        """The events from here on, to be read beside the task that drives the run: of the run that goes on, or of the next
-        one; with `follow` of all further runs, without an end.
+        """The events from here on, as an async iterator for other tasks than the one that awaits `prompt`.
 
-        There may be many readers, in any event loop. A reader keeps no run waiting: what it has not read yet is kept for it,
-        without a bound, for as long as somebody holds it. Where the run must not get ahead, subscribe an async listener.
+        It ends with the present run, or, if none goes on, with the next one; with `follow` it never ends. There may be many
+        readers, in any event loop. No run waits for a reader: what it has not read yet is kept, without a bound, for as long
+        as somebody holds the reader. Where the run must not get ahead, subscribe an async listener.
         """
         reader = EventReader(follow)
         self._readers = (*self._readers, weakref.ref(reader, self._forget))

@@ -135,7 +135,7 @@ class Manual:
 
 
 def any_of(*triggers: Trigger) -> Trigger:
-    """Due as soon as one of them is; the first that is due names the reason, and those behind it are not asked."""
+    """Due as soon as one of them is; the first that is due names the reason, and those after it are not asked."""
 
     def due(state: CompactionState) -> Reason | None:
         return next((reason for trigger in triggers if (reason := trigger(state)) is not None), None)
@@ -219,7 +219,7 @@ class Summarize:
         return _due(self.when, state)
 
     def prompt(self, attempt: int, problem: str | None) -> Sequence[UserMessage]:
-        """The instructions; behind an attempt that was of no use, a text that says why stands before them."""
+        """The instructions; after an attempt that was of no use, a text that says why stands before them."""
         asked = user(self.instructions)
         if problem is None:
             return (asked,)

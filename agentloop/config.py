@@ -389,7 +389,7 @@ class Config:
     """A call of a tool marked `replay="safe"` may start as soon as it is complete, while the reply still streams; its events
     come as ever. If the reply then fails or is cut off, the result is dropped, and a retry may run the tool again. Such a tool
     may thus have run without a `ToolExecutionStart`, but never before the consumer came back after its `ToolCallEnd`. Nothing
-    starts early where `approve`, `before_tool_call` or a `pre_tool_use` hook is set, nor behind a call that may not."""
+    starts early where `approve`, `before_tool_call` or a `pre_tool_use` hook is set, nor after a call that may not."""
     max_parallel_tools: int | None = field(default=None, validator=_number(1))
     """How many calls may run at a time; the others wait for their turn, in call order."""
     tool_timeout: float | None = field(default=None, validator=_number(0))
@@ -437,7 +437,7 @@ class Config:
 
 
 def check_settings(where: str, given: Iterable[str], own: Iterable[str] = ()) -> None:
-    """Raises `TypeError`, with what may have been meant, for a name that is no field of `Config`; `own` are names that
+    """Raises `TypeError`, with what may have been meant, for a name that is not a field of `Config`; `own` are names that
     `where` knows beside those."""
     fields = attrs.fields_dict(Config)
     for name in given:

@@ -89,7 +89,7 @@ def _tools(value: Iterable[Any]) -> tuple[Tool, ...]:
 
 
 def different_tools(value: Iterable[Any], where: str = "tools") -> tuple[Tool, ...]:
-    """Tools that are offered together. Raises `TypeError` for what is none, `ValueError` for a name that comes twice."""
+    """Tools that are offered together. Raises `TypeError` for anything but tools, `ValueError` for a name that comes twice."""
     tools = _tools(value)
     names: set[str] = set()
     for tool in tools:
@@ -100,7 +100,7 @@ def different_tools(value: Iterable[Any], where: str = "tools") -> tuple[Tool, .
 
 
 def _system_prompt(context: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Said at once: what is no text would else fail in an adapter, in words of the provider's."""
+    """Refused when the context is made: later it would fail in an adapter, in words of the provider's."""
     if value is not None and not isinstance(value, str):
         raise TypeError(f"system_prompt: expected a text or None, got {type(value).__name__}")
 
@@ -109,7 +109,7 @@ def _system_prompt(context: Any, attribute: attrs.Attribute[Any], value: Any) ->
 class Context:
     """What a run starts from. It is the caller's and a run never changes it: what a run adds is in `AgentEnd.messages`.
 
-    Raises `TypeError`, naming the place, for anything that is no text, message or tool.
+    Raises `TypeError`, naming the place, for anything that is not a text, message or tool.
     """
 
     system_prompt: str | None = field(default=None, validator=_system_prompt)
@@ -302,7 +302,7 @@ def map_role(role: str | type[CustomMessage], function: Callable[[Any], Given]) 
 
 
 def turn_starts(messages: Sequence[AgentMessage]) -> list[int]:
-    """Where turns begin (indexes, ascending). The first is always 0; of no messages there is none.
+    """The indexes at which turns begin, ascending. The first is always 0; without messages the list is empty.
 
     A result belongs to the latest call before it that has its id, as in `convert.make_legal`.
     """

@@ -176,7 +176,7 @@ class TraceLocked(TraceError):
 
 
 class SseError(AgentLoopError, ValueError):
-    """A stream of server-sent events cannot be read: an event that is too large, or data that is no record."""
+    """A stream of server-sent events cannot be read: an event that is too large, or data that is not a record."""
 
 
 class GrammarError(AgentLoopError):

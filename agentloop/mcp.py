@@ -70,7 +70,7 @@ class _Served:
 class McpServers:
     """A `ToolSource` of MCP servers. Of one event loop at a time.
 
-    Raises `MissingExtra` without the SDK, `ValueError` for two servers of one name, `TypeError` for what is no server.
+    Raises `MissingExtra` without the SDK, `ValueError` for two servers of one name, `TypeError` for anything else than servers.
     """
 
     closing_bound = _IN_ORDER + _AT_ONCE + 0.5

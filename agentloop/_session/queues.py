@@ -23,10 +23,10 @@ class WithQueues:
     _registry: MessageRegistry
 
     def steer(self, prompts: Prompts) -> None:
-        """Say something at the next chance: after the turn that goes on, or behind the next run's prompts. From any thread.
+        """Say something at the next chance: after the turn that goes on, or after the next run's prompts. From any thread.
 
         What no run has shown yet is in memory alone: it waits for the next run, and is lost with the process. Raises
-        `TypeError` and `ValueError` for what is no prompt, and `TypeError` where the session was given a callback
+        `TypeError` and `ValueError` for anything that is not a prompt, and `TypeError` where the session was given a callback
         (`get_steering_messages`) that says what is said.
         """
         self._queue("steering", prompts)

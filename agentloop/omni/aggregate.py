@@ -1,6 +1,6 @@
 """Fragments folded into complete records, for readers who want only those.
 
-Everything that is no fragment passes through unchanged, in order. Fragments are kept apart by origin, kind and call, so
+Everything that is not a fragment passes through unchanged, in order. Fragments are kept apart by origin, kind and call, so
 that a parent's and a child's text, or the outputs of two tools, never mix.
 """
 

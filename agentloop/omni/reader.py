@@ -1,7 +1,7 @@
 """Trace files on disk: their names, which is the newest, and a reader that bears damage.
 
 A line is bytes up to `\\n` and nothing else. Reading takes constant memory and linear time, whatever the file holds:
-a line that is no record is skipped and counted, a last line without its newline that does not parse was cut by a
+a line that is not a record is skipped and counted, a last line without its newline that does not parse was cut by a
 crash and is dropped.
 """
 

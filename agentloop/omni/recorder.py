@@ -41,11 +41,11 @@ from agentloop.omni.trace import Redact, TraceWriter
 __all__ = ["Policy", "Recording", "Sink", "record"]
 
 Sink: TypeAlias = Callable[[Record], Awaitable[Any] | None]
-"""A place of one's own for records, called with one at a time; usually async."""
+"""Takes records, one at a time, to wherever the application keeps them; usually an async function."""
 
 Policy: TypeAlias = Literal["fail", "warn"]
-"""What a record that cannot be written does: end the run with `TraceWriteError`, or be said once while the run goes
-on."""
+"""What happens when a record cannot be written: `fail` ends the run with `TraceWriteError`; with `warn` it goes on, and a
+warning is logged once."""
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,8 @@ def record(
     redact: Redact | None = mask_secrets,
     clock: Clock = time.time,
 ) -> Recording:
-    """The same events, each recorded before it is handed over. Events of children are theirs to record.
+    """The same events, each recorded before it is handed over. Events of nested runs are not recorded: each has a recorder
+    of its own.
 
     `trace` is a `TraceWriter`, or a sink: then `redact` is asked about each record first (a writer has its own), and
     a sink that does not take a record within `write_timeout` seconds has failed; it is cancelled, and not asked
@@ -134,7 +135,7 @@ class Recording(Wrapper[Event]):
                 try:
                     records = self._encode(event)
                 except BaseException as error:
-                    # An application's own message: JSON cannot say it, or it fails to say itself.
+                    # An application's own message that has no form in JSON, or whose own code raises.
                     await self._leave(error)
                     records = []
                     await self._failed(_no_record(error))
@@ -154,7 +155,7 @@ class Recording(Wrapper[Event]):
             self._stepping = False
 
     async def _failed(self, error: TraceWriteError) -> None:
-        """A record could not be written: end the run, or say so once."""
+        """A record could not be written: end the run, or log it once."""
         self.lost += 1
         if self._policy == "fail":
             await self._close()
@@ -218,7 +219,8 @@ class Recording(Wrapper[Event]):
         raise TraceWriteError(f"expected the sink to take a record, got {said}") from error
 
     async def _leave(self, error: BaseException) -> None:
-        """An order to leave, which no policy goes over, closes the run and is raised; anything else is left to the caller."""
+        """Close the run and raise, whatever the policy, if the error is a `KeyboardInterrupt` or `SystemExit` (perhaps in a
+        group); else do nothing."""
         order = order_to_leave(error)
         if order is not None:
             await self._close()

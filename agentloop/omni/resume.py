@@ -2,7 +2,7 @@
 
 `resume` is pure and never raises; `resume_file` and `resume_session` read, `reopen` also takes the writer's lock.
 What comes out is legal for every provider, whatever the file lacks: each call has one result or is open, results
-stand in call order behind their calls, nothing that was not committed is in the history.
+stand in call order after their calls, nothing that was not committed is in the history.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Resumed:
     messages: tuple[AgentMessage, ...]
     """The history as messages, the results of the last reply included; calls in `calls` have none."""
     inputs: tuple[AgentMessage, ...]
-    """Messages that no committed request took: they stand behind the results. They are in the trace already."""
+    """Messages that no committed request took: they stand after the results. They are in the trace already."""
     summary: UserMessage | None
     """`pending_summary` as a message."""
     calls: tuple[OpenCall, ...]
@@ -259,7 +259,7 @@ def resume_file(path: str | Path, registry: MessageRegistry = REGISTRY) -> Resum
 def resume_session(traces: str | Path, session_id: str, registry: MessageRegistry = REGISTRY) -> Resumed:
     """What a session's newest file gives back. Writes nothing.
 
-    Where that file holds a head and no conversation (a crash right behind a rotation), the file before it tells what
+    Where that file holds a head and no conversation (a crash right after a rotation), the file before it tells what
     there was; token counts that it does not have yet come from the last file that has some.
 
     Raises `TraceReadError` when there is no such session or its file cannot be read, `ValueError` for an id that
@@ -272,7 +272,7 @@ def resume_session(traces: str | Path, session_id: str, registry: MessageRegistr
             break
         resumed = resume_file(path, registry)
     if resumed is not newest and resumed.context_closed:
-        resumed = attrs.evolve(resumed, path=newest.path)  # the next record opens the file behind the newest
+        resumed = attrs.evolve(resumed, path=newest.path)  # the next record opens the file after the newest
     if resumed.session_tokens == Usage():
         resumed = attrs.evolve(resumed, session_tokens=_earlier_tokens(files, resumed, registry))
     return resumed

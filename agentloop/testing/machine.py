@@ -4,7 +4,7 @@
 
 Model, tools and approvals do only what a rule tells them to, and after each rule everything runs until it waits. So
 hypothesis finds interleavings: steering while a call waits for approval, an abort during a retry's wait, a run that is left
-between two calls, a second run behind a failed one. Held after every step: the grammar, at both levels; that no message is
+between two calls, a second run after a failed one. Held after every step: the grammar, at both levels; that no message is
 lost or doubled; that each request is legal; that no call runs twice, unseen or unapproved; that nothing begins after an abort.
 Needs the extra `testing`.
 """

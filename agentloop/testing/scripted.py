@@ -113,7 +113,7 @@ def call(
     """A call. `arguments` is an object, or JSON text taken as it is; `pieces` sends such text in several deltas.
 
     `id` None gets `call_1`, `call_2`, … as the model plays it; "" is a call that really comes without one. Raises `TypeError`
-    for a name that is no text: a tool itself, say.
+    for a name that is not a text: a tool itself, say.
     """
     if not isinstance(name, str):
         raise TypeError(f"call: expected the name of a tool, got {type(name).__name__}")
@@ -217,7 +217,7 @@ class ScriptedModel:
             await _close(sources)
 
     async def _open(self, step: Step, request: ModelRequest) -> Iterator[Step] | AsyncIterator[Step]:
-        """Perform a step that is no chunk; gives the steps that it stands for."""
+        """Perform a step that is not a chunk; gives the steps that it stands for."""
         if isinstance(step, ScriptedCall):
             return iter(self._call_chunks(step))
         if isinstance(step, BaseException) or (isinstance(step, type) and issubclass(step, BaseException)):
