@@ -311,7 +311,3 @@ def picture() -> str:
     from agentloop._grammar.picture import draw  # seldom wanted, so not loaded with the checker
 
     return draw(ORDER, CALL_STATES, BLOCK_STATES, GROUPS["CallBegins"])
-
-
-if __name__ == "__main__":
-    print(picture())
