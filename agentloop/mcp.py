@@ -123,7 +123,7 @@ class McpServers:
         return McpConnectEnd("fatal", results, "connect_failed", words), self.tools
 
     async def changed(self) -> Sequence[Tool] | None:
-        """The new list if it is another one than this run was given. Waits for a list under way, at most 2 s."""
+        """The new list of tools, if it changed since this run got one; else None. Waits at most 2 s for a list under way."""
         with anyio.move_on_after(_LIST_WAIT):
             for served in self._served:
                 await served.connection.fresh()

@@ -73,7 +73,7 @@ class TraceFile:
 
     @classmethod
     def of(cls, path: str | Path) -> TraceFile | None:
-        """What the name of a file says; None when it is no trace's name."""
+        """The trace file at a path; None where its name is not that of a trace."""
         path = Path(path)
         match = _NAME.fullmatch(path.name)
         return None if match is None else cls(match[1], int(match[2]), path.parent.name, path)
@@ -120,7 +120,7 @@ def latest_file(traces: str | Path, session_id: str) -> Path | None:
 
 
 def latest_session(traces: str | Path) -> str | None:
-    """The newest session, by name, that holds more than a `session_meta`. None when there is none."""
+    """The id of the newest session, by name, that holds more than a `session_meta`; None without one."""
     for file in reversed(trace_files(traces)):
         if any(not is_meta(record) for record in read(file.path)):
             return file.session_id

@@ -32,7 +32,7 @@ from agentloop.events import (
     ToolCallDelta,
     ToolCallStart,
 )
-from agentloop.omni._calls import GRACE, Call
+from agentloop.omni._sink_call import GRACE, SinkCall
 from agentloop.omni.codec import Encoder, TraceFilter
 from agentloop.omni.records import Clock, Record
 from agentloop.omni.redact import mask_secrets
@@ -113,7 +113,7 @@ class Recording(Wrapper[Event]):
         self._policy = policy
         self._write_timeout = write_timeout
         self._open: tuple[Event, list[Record]] | None = None  # an event whose records are not all written
-        self._call: Call | None = None  # the sink, at the first of those records
+        self._call: SinkCall | None = None  # the sink, at the first of those records
         self._stepping = False
         self._closed = False
         self._keep = False
@@ -188,7 +188,7 @@ class Recording(Wrapper[Event]):
                 await self._refused(error)
             if not is_awaitable(answer):
                 return
-            self._call = Call(answer)
+            self._call = SinkCall(answer)
         await self._await_sink(self._call)
 
     def _kept(self, record: Record) -> Record | None:
@@ -196,7 +196,7 @@ class Recording(Wrapper[Event]):
             return None
         return record if self._redact is None else self._redact(record)
 
-    async def _await_sink(self, call: Call) -> None:
+    async def _await_sink(self, call: SinkCall) -> None:
         try:
             over = await call.wait(self._write_timeout)
         except BaseException:

@@ -34,8 +34,8 @@ __all__ = [
     "OpenCall",
     "Resumed",
     "closing_record",
-    "refuse",
     "reopen",
+    "resumable_meta",
     "resume",
     "resume_file",
     "resume_session",
@@ -78,7 +78,7 @@ class Resumed:
     """What the newest file of a session gives back. `session_id` is the id in its meta."""
 
     meta: Record | None
-    """The first `session_meta`; None: the session cannot go on (`refuse` says so)."""
+    """The first `session_meta`; None: the session cannot go on (`resumable_meta` says so)."""
     history: tuple[Record, ...]
     """Protocol records that a model had committed, each call with its output (perhaps a placeholder)."""
     carry_over: tuple[Record, ...]
@@ -316,13 +316,13 @@ def reopen(
     Writes nothing but the end of a compaction that was left open, once. `meta` heads the next new file (assembled
     afresh for a closed context); by default the recorded one does.
 
-    Raises `TraceLocked` when the session has a writer, and what `resume_session` and `refuse` raise.
+    Raises `TraceLocked` when the session has a writer, and what `resume_session` and `resumable_meta` raise.
     """
     _files(traces, session_id)  # before the lock, which would make the folder
     lock = SessionLock(Path(traces), session_id)
     try:
         resumed = resume_session(traces, session_id, registry)
-        recorded = refuse(resumed)
+        recorded = resumable_meta(resumed)
         writer = TraceWriter(
             traces,
             meta or recorded,
@@ -350,10 +350,10 @@ def _append_first(writer: TraceWriter, closing: Record | None) -> None:
             raise
 
 
-def refuse(
+def resumable_meta(
     resumed: Resumed, *, knows_model: Callable[[str, str], bool] | None = None, workspace: bool = False
 ) -> Record:
-    """The meta of a session that can go on; `TraceReadError`, with the reason, for one that cannot.
+    """The meta of a session that can go on. Raises `TraceReadError`, with the reason, for one that cannot.
 
     Reasons: no `session_meta`; a meta without provider or model (an old one); with `workspace`, a working folder that
     is gone; a model that `knows_model(provider, model_id)` does not know.

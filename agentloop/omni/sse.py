@@ -79,10 +79,10 @@ class Parser:
     """Takes a stream of bytes in pieces of any size and gives its events.
 
     Pieces may end anywhere, inside a character or between CR and LF. What stands after the last blank line when the
-    stream ends is no event, as the format wants it. The work is linear in the bytes. An event that grows beyond
+    stream ends is not an event: so the format says. The work is linear in the bytes. An event that grows beyond
     `max_bytes` raises `SseError`, and so does every `feed` after it: the stream cannot be trusted any more. Events that
-    came whole in the same piece before it are given first; then the next `feed` raises. `feed(b"")` at the end of the
-    stream tells whether anything was lost so.
+    came whole in the same piece before it are given first, and only the next `feed` raises; so call `feed(b"")` at the
+    end of the stream.
     """
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:

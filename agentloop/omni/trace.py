@@ -60,11 +60,11 @@ __all__ = [
 ]
 
 Redact: TypeAlias = Callable[[Record], Record | None]
-"""What becomes of a record before it is stored; None: it is not stored. It must leave the record itself unchanged."""
+"""Asked about a record before it is stored: gives what is stored instead; None: nothing is. It leaves the record as it is."""
 
 Fsync: TypeAlias = Literal["never", "milestones", "always"]
-"""When the system is told to bring the file to the disk itself. A process that dies loses nothing with `never`
-either; a machine that loses power does. `milestones`: after each record in `MILESTONES`."""
+"""When the system is told to bring the file to the disk itself (`os.fsync`): `never`, after each record in `MILESTONES`, or
+after each one. A process that dies loses nothing with `never` either; a machine that loses power may."""
 
 MILESTONES: Final = frozenset(
     {"request_end", "approval_decision", "tool_execution_start", "tool_execution_end", "compaction_end", "agent_end"}
@@ -208,7 +208,7 @@ class TraceWriter:
         """Store a record, if it is of a kind that is stored. When this returns it is written (or waits at a head).
 
         `trusted`: it comes from an encoder, so that NaN cannot be in it and need not be looked for. Raises
-        `TraceWriteError` when it could not be; the next record may be written all the same.
+        `TraceWriteError` when the record could not be written; the next one may be written all the same.
         """
         kind = _stored_kind(record)
         if kind is None or kind == "session_meta":
@@ -240,7 +240,7 @@ class TraceWriter:
             self._meta = meta
 
     def close(self) -> None:
-        """Give file and session free. What waits at a head is dropped. A second call does nothing."""
+        """Close the file and unlock the session. What waits at a head is dropped. A second call does nothing."""
         with self._mutex:
             self._closed = True
             self._close_file()
