@@ -73,11 +73,25 @@ def test_a_file_opens_with_its_purpose(path: Path) -> None:
 DOORS = [path for path in SOURCES if not any(part.startswith("_") for part in path.relative_to(ROOT).parts)]
 
 
+def offered() -> Iterator[tuple[Path, str]]:
+    """The names that public modules offer from other files, each with that file."""
+    for door in DOORS:
+        names = {node.value for node in NODES[door] if isinstance(node, ast.Constant)}  # `__all__` is among them
+        for node in NODES[door]:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("agentloop."):
+                file = ROOT.joinpath(*node.module.split(".")[1:]).with_suffix(".py")  # type: ignore[union-attr]
+                yield from ((file, alias.name) for alias in node.names if alias.name in names)
+
+
+OFFERED = set(offered())
+
+
 def public_classes(path: Path) -> Iterator[ast.ClassDef]:
-    """The classes of a public module that are not private."""
+    """The classes of a file that are there to be used: all but the private ones, in a private file those that are offered."""
     for node in NODES[path]:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            yield node
+            if path in DOORS or (path, node.name) in OFFERED:
+                yield node
 
 
 def public_fields(cls: ast.ClassDef) -> Iterator[tuple[str, bool]]:
@@ -89,7 +103,10 @@ def public_fields(cls: ast.ClassDef) -> Iterator[tuple[str, bool]]:
                 yield name, isinstance(behind, ast.Expr) and isinstance(behind.value, ast.Constant)
 
 
-@pytest.mark.parametrize("path", DOORS, ids=lambda path: str(path.relative_to(ROOT)))
+PUBLIC = sorted({*DOORS, *(path for path, _ in OFFERED if path in SOURCES)})
+
+
+@pytest.mark.parametrize("path", PUBLIC, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_field_has_words(path: Path) -> None:
     """What a field of a public class holds is said under it, or its class or module speaks of it by name."""
     module = ast.get_docstring(ast.parse(SOURCES[path])) or ""
@@ -106,13 +123,19 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def public_functions(path: Path) -> Iterator[tuple[str, Function, str]]:
-    """The functions and methods of a public module that are not private (`__init__` is not), each with the words about it."""
-    for node in NODES[path]:
-        if isinstance(node, ast.Module | ast.ClassDef) and not getattr(node, "name", "").startswith("_"):
-            about = "" if isinstance(node, ast.Module) else ast.get_docstring(node) or ""
-            for member in node.body:
-                if isinstance(member, Function) and (not member.name.startswith("_") or member.name == "__init__"):
+    """The functions, and the methods of classes, that are there to be used (`__init__` too), each with the words about it."""
+    module = NODES[path][0]
+    assert isinstance(module, ast.Module)
+    for owner in (module, *public_classes(path)):
+        about = "" if owner is module else ast.get_docstring(owner) or ""
+        for member in owner.body:
+            if isinstance(member, Function) and (not member.name.startswith("_") or member.name == "__init__"):
+                if owner is not module or path in DOORS or (path, member.name) in OFFERED:
                     yield member.name, member, about + (ast.get_docstring(member) or "")
+
+
+PLAIN = ("StopAsyncIteration", "NotImplementedError")
+"""What every iterator raises at its end, and every method that a subclass has to bring."""
 
 
 def raised(function: Function) -> Iterator[str]:
@@ -124,7 +147,7 @@ def raised(function: Function) -> Iterator[str]:
                 yield error.id
 
 
-@pytest.mark.parametrize("path", DOORS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", PUBLIC, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_is_raised_is_said(path: Path) -> None:
     """The words about a public function, or about its class, name each exception that it raises itself."""
     given = path.relative_to(ROOT).as_posix() == "cli/tools.py"  # what its tools raise is told to a model
@@ -132,7 +155,7 @@ def test_what_is_raised_is_said(path: Path) -> None:
         f"{name}: {error}"
         for name, function, words in public_functions(path)
         for error in raised(function)
-        if error not in words and error != "StopAsyncIteration" and not (given and function.decorator_list)
+        if error not in words and error not in PLAIN and not (given and function.decorator_list)
     ]
     assert silent == []
 

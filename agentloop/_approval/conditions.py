@@ -1,7 +1,7 @@
 """Conditions on the arguments of a call, decided in bounded time, with a third answer where they cannot be decided.
 
-A rule that opens a door (allow) needs certainty: its conditions must hold for everything that they look at. A rule that
-closes one (ask, deny, forbid) needs a suspicion: one hit, or a value that cannot be judged, is enough.
+A rule that allows must be certain: its conditions must hold for everything that they look at. For a rule that asks,
+denies or forbids one hit is enough, or a value that cannot be judged.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def _frozen_value(value: Any) -> Any:
 
 @attrs.frozen
 class Condition:
-    """One place in the arguments, and what stands there.
+    """One place in the arguments, and a test of what stands there.
 
-    `argument` is a path: `command`, `options.depth`, `files[0]`, `files[*]` (each), `["odd.key"]`, `**` (every value that
-    is no object or array, wherever it stands). Exactly one of:
+    `argument` is a path: `command`, `options.depth`, `files[0]`, `files[*]` (each), `["odd.key"]`, `**` (every value but
+    objects and arrays, wherever it stands). Exactly one test is given:
 
     - `equals`: this JSON value (`1` is `1.0`, but neither `true` nor `"1"`);
     - `glob`, `regex`: a pattern for the whole text (`agentloop.approval` says which); what is not a text is its JSON text;

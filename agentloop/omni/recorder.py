@@ -251,7 +251,7 @@ class Recording(Wrapper[Event]):
             await self._close()
 
     def keep_alive(self) -> None:
-        """A cancelled step no longer ends the run; whoever asks for this closes it (`running` does both)."""
+        """From now on a cancelled step does not end the run. Whoever calls this must close it (`running` does both)."""
         self._keep = True
         super().keep_alive()
 
