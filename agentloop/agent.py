@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -26,13 +26,13 @@ import anyio.lowlevel
 import attrs
 
 from agentloop._agent.input import AgentInput, input_messages
+from agentloop._agent.listeners import Listener, Listeners
 from agentloop._agent.queues import QUEUES, MessageQueues, QueueMode, QueueName
 from agentloop._agent.reader import EventReader
 from agentloop._agent.state import AgentState
 from agentloop._agent.thread import in_a_thread
 from agentloop._awaiting import Then, is_awaitable
-from agentloop._host import cancelled_by_nobody, in_event_loop
-from agentloop._values import is_kind
+from agentloop._host import in_event_loop
 from agentloop.abort import AbortSignal
 from agentloop.config import Config, check_settings
 from agentloop.context import Context, different_tools
@@ -52,15 +52,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-Listener: TypeAlias = Callable[[Event], Awaitable[object] | object]
-"""Called with each event; what it returns is awaited if it can be."""
-
-_Answer: TypeAlias = tuple[object, Listener, Awaitable[object]]
-"""A listener's key, itself, and what it wants awaited."""
-
 _Make: TypeAlias = Callable[[Context, Config], Run]
-
-_Errors: TypeAlias = tuple[type[BaseException], ...]
 
 _OWN: Final = ("get_steering_messages", "get_follow_up_messages", "wait_for_steering", "get_tools")
 """Settings of `Config` that the agent gives itself."""
@@ -94,10 +86,8 @@ class Agent:
         self.tools = tools
         self._state = AgentState(input_messages(messages), self._config.session_usage)
         self._queues = MessageQueues(steering_mode, follow_up_mode)
-        self._listeners: dict[object, Listener] = {}
-        self._audience: tuple[tuple[object, Listener], ...] = ()  # the same, as it stood when one last came or went
-        self._due: Iterable[tuple[object, Listener]] = ()  # who has not been told of the event that is being passed
-        self._event: Any = None
+        self._listeners = Listeners()
+        self._began = False  # the run that is made has given an event
         self._readers: tuple[weakref.ref[EventReader], ...] = ()
         self._signal: AbortSignal | None = None  # while a run goes on: its own
         self._over = AbortSignal()  # a one-way switch that any thread may wait for: fires when the run is over
@@ -309,14 +299,7 @@ class Agent:
         """
         if not callable(listener):
             raise TypeError(f"listener: expected a function that takes an event, got {listener!r}")
-        key = object()
-        self._listeners[key] = listener
-        self._audience = tuple(self._listeners.items())
-        return lambda: self._unsubscribe(key)
-
-    def _unsubscribe(self, key: object) -> None:
-        self._listeners.pop(key, None)
-        self._audience = tuple(self._listeners.items())
+        return self._listeners.add(listener)
 
     def events(self, *, follow: bool = False) -> EventReader:
         """The events from here on, as an async iterator for other tasks than the one that awaits `prompt`.
@@ -347,7 +330,7 @@ class Agent:
             self._check_idle()
             signal = self._signal = AbortSignal()
             self._over = AbortSignal()
-        self._event = None
+        self._began = False
         given = self._config.abort
         unlink = None if given is None else given.subscribe(lambda: signal.abort(given.reason))
         self._task = anyio.get_current_task().id
@@ -356,7 +339,7 @@ class Agent:
             try:
                 end = await self._read(make, signal)
             except ValueError:
-                instead = spare() if self._event is None else None
+                instead = None if self._began else spare()
                 if instead is None:
                     raise
             if instead is not None:
@@ -377,13 +360,14 @@ class Agent:
         context = Context(self.system_prompt, self._state.messages, self._tools)
         run = self._run = make(context, self._run_config(self._config, signal))
         run.keep_alive()
+        listeners = self._listeners
         event: Event | None = None
         try:
             async for event in run:
                 self._take(event)
-                if self._audience and (answer := self._next_answer()) is not None:
-                    await self._answered(answer)
-                    await self._tell()
+                if listeners.audience and (answer := listeners.next_answer()) is not None:
+                    await listeners.answered(answer)
+                    await listeners.tell()
         except GeneratorExit:  # nobody can await any more: the run is dropped, and closes itself
             raise
         except BaseException as error:
@@ -400,10 +384,10 @@ class Agent:
         survived = (Exception, KeyboardInterrupt, SystemExit)  # one is on its way already
         try:
             with anyio.CancelScope(shield=True, deadline=bound):
-                await self._tell(survived)
+                await self._listeners.tell(survived)
                 async for event in run:
                     self._take(event)
-                    await self._tell(survived)
+                    await self._listeners.tell(survived)
         finally:
             await run.aclose()
 
@@ -417,50 +401,17 @@ class Agent:
         self._over.abort()
 
     def _take(self, event: Event) -> None:
-        """Fold an event and hand it to the readers; the listeners are due."""
+        """Fold an event and hand it to the readers; the listeners are to be told of it next."""
         self._state.apply(event)
         if type(event) is MessageEnd:
             self._queues.emitted(event.message)
         for reader in self._living_readers() if self._readers else ():
             reader.give(event)
-        self._event = event
-        self._due = iter(self._audience)
+        self._began = True
+        self._listeners.pass_on(event)
 
     def _living_readers(self) -> list[EventReader]:
         return [reader for ref in self._readers if (reader := ref()) is not None]
-
-    async def _tell(self, survived: _Errors = (Exception,)) -> None:
-        """Tell those that are due. After a cancellation, whoever was not told yet still is when this is called again."""
-        while (answer := self._next_answer(survived)) is not None:
-            await self._answered(answer, survived)
-
-    def _next_answer(self, survived: _Errors = (Exception,)) -> _Answer | None:
-        """Tell those that are due until one's answer is to be awaited. Most answer at once: no coroutine is made for them."""
-        for key, listener in self._due:
-            if key not in self._listeners:
-                continue
-            try:
-                answer = listener(self._event)
-                if is_awaitable(answer):
-                    return key, listener, answer
-            except BaseException as error:
-                if not is_kind(error, survived) and not cancelled_by_nobody(error):
-                    raise
-                self._drop(key, listener, error)
-        return None
-
-    async def _answered(self, answer: _Answer, survived: _Errors = (Exception,)) -> None:
-        key, listener, awaitable = answer
-        try:
-            await awaitable
-        except BaseException as error:
-            if not is_kind(error, survived) and not cancelled_by_nobody(error):
-                raise
-            self._drop(key, listener, error)
-
-    def _drop(self, key: object, listener: Listener, error: BaseException) -> None:
-        self._unsubscribe(key)
-        log.error("the listener %r failed and is dropped", listener, exc_info=error)
 
     # ------------------------------------------------------------ what the run asks of us
 

@@ -86,12 +86,16 @@ def offered() -> Iterator[tuple[Path, str]]:
 OFFERED = set(offered())
 
 
+def is_offered(path: Path, name: str) -> bool:
+    """Whether a name of a file is there to be used."""
+    return path in DOORS or (path, name) in OFFERED
+
+
 def public_classes(path: Path) -> Iterator[ast.ClassDef]:
     """The classes of a file that are there to be used: all but the private ones, in a private file those that are offered."""
     for node in NODES[path]:
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            if path in DOORS or (path, node.name) in OFFERED:
-                yield node
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and is_offered(path, node.name):
+            yield node
 
 
 def public_fields(cls: ast.ClassDef) -> Iterator[tuple[str, bool]]:
@@ -129,9 +133,10 @@ def public_functions(path: Path) -> Iterator[tuple[str, Function, str]]:
     for owner in (module, *public_classes(path)):
         about = "" if owner is module else ast.get_docstring(owner) or ""
         for member in owner.body:
-            if isinstance(member, Function) and (not member.name.startswith("_") or member.name == "__init__"):
-                if owner is not module or path in DOORS or (path, member.name) in OFFERED:
-                    yield member.name, member, about + (ast.get_docstring(member) or "")
+            if not isinstance(member, Function) or (member.name.startswith("_") and member.name != "__init__"):
+                continue
+            if owner is not module or is_offered(path, member.name):
+                yield member.name, member, about + (ast.get_docstring(member) or "")
 
 
 PLAIN = ("StopAsyncIteration", "NotImplementedError")
