@@ -7,7 +7,8 @@ what is in `agentloop.approval`, what tests need in `agentloop.testing`.
 The layers, each importing only those above it: values (`messages`, `errors`, `abort`), protocol (`events`, `reply`,
 `grammar`, `reducer`), contracts (`model`, `tools`, `context`, `convert`, `config`), the driver (`loop`), then the shells
 that run the loop for you (`agent`). This module re-exports what the kernel's modules and `agent` list, and holds nothing of
-its own; the chunks that a model yields live in `agentloop.model`.
+its own; the chunks that a model yields live in `agentloop.model`. Numbers such as G12 in comments are those of
+docs/guarantees.md.
 """
 
 from typing import TYPE_CHECKING

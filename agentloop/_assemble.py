@@ -77,7 +77,7 @@ _PIECES: dict[type, str] = {
     Text: "TextChunk.text", Thinking: "ThinkingChunk.thinking", ToolCall: "ToolCallChunk.arguments",
 }  # fmt: skip
 _TRAILING = 256
-"""Chunks behind a reply's `Finish` that are read in the hope that the stream ends: usage comes there."""
+"""Chunks after a reply's `Finish` that are read in the hope that the stream ends: usage comes there."""
 
 
 class Assembler:
@@ -420,7 +420,7 @@ _REASONS = get_args(FinishReason)
 
 
 def _text_of(value: Any, where: str) -> str | None:
-    """A text that has characters, made valid; None for none. Raises `ModelError` for what is no text."""
+    """A text that has characters, made valid; None for none. Raises `ModelError` for anything that is not a text."""
     text = plain_text(value)
     if value is not None and text is None:
         raise ModelError("malformed", f"{where}: expected a text or None, got {type(value).__name__}")
@@ -433,7 +433,7 @@ def _of_own_class(assembler: Assembler, chunk: str) -> None:
 
 
 def _handler(chunk: Any) -> Callable[[Assembler, Any], None]:
-    """The handler of an instance of a subclass. Raises `ModelError` for what is no chunk."""
+    """The handler of an instance of a subclass. Raises `ModelError` for anything that is not a chunk."""
     for base, handler in _HANDLERS.items():
         if issubclass(type(chunk), base):
             return _of_own_class if base is str else handler

@@ -37,11 +37,11 @@ async def called(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def is_awaitable(value: Any) -> TypeGuard[Awaitable[Any]]:
-    """As `inspect.isawaitable`, by the real class alone: what is foreign may fail to say what it is."""
+    """As `inspect.isawaitable`, but by the type alone: a foreign object may fail when its `__class__` is read."""
     kind = type(value)
-    if kind is GeneratorType:  # a coroutine of the old kind, by a decorator
+    if kind is GeneratorType:  # a coroutine that a decorator made of a generator
         return bool(value.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE)
-    return getattr(kind, "__await__", None) is not None  # None is a class's word that it has none
+    return getattr(kind, "__await__", None) is not None  # a class may set it to None to say that it has none
 
 
 def close_unstarted(value: Any) -> None:

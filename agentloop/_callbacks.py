@@ -1,4 +1,4 @@
-"""What may come of a callback of the caller's: a failure with words that say where it comes from, an order to leave, a stop."""
+"""How a callback of the caller's may end without an answer: a failure that names its setting, an interrupt, a stop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def named(setting: str, function: Any) -> str:
 
 
 def attribute(value: Any, name: str) -> Any:
-    """What a foreign object has under a name; None where it has nothing, or fails (a lazy proxy whose object is not there)."""
+    """An attribute of a foreign object; None where there is none, or reading it fails (a lazy proxy without its object)."""
     try:
         return getattr(value, name, None)
     except BaseException as error:
@@ -52,7 +52,7 @@ def raised(error: BaseException) -> str:
 
 
 def shown(answer: Any) -> str:
-    """A wrong answer in words: a text as it is, of anything else the class."""
+    """A wrong answer as an error's text shows it: a text as it is, anything else by its class."""
     said = plain_text(answer)
     return type(answer).__name__ if said is None else repr(said)
 

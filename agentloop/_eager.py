@@ -273,7 +273,7 @@ class EagerBatch(Batch):
         try:
             await super().run()
         finally:
-            self.ahead.heir = None  # the two would hold each other
+            self.ahead.heir = None  # a reference cycle otherwise
         await self.ahead.discard()  # where the batch is left instead, the run's end stops every job
 
     def threads(self) -> anyio.CapacityLimiter:

@@ -18,7 +18,7 @@ log = logging.getLogger("agentloop")
 
 
 def hook_answer(value: Any) -> HookAnswer | None:
-    """What a hook said, its decision a word or None; None: nothing. Raises `CallbackFailed` for what is no answer."""
+    """What a hook said, its decision a word or None; None: nothing. Raises `CallbackFailed` for any other answer."""
     if value is None:
         return None
     if not is_kind(value, HookAnswer):
@@ -29,9 +29,11 @@ def hook_answer(value: Any) -> HookAnswer | None:
             raise CallbackFailed(TypeError(f"{field}: expected a text or None, got {type(text).__name__}"))
     texts: dict[str, Any] = {field: plain_text(getattr(value, field)) for field in ("decision", "reason", "message")}
     if value.decision is not None and texts["decision"] is None:
-        texts["decision"] = f"({type(value.decision).__name__})"  # no word of any hook
+        texts["decision"] = (
+            f"({type(value.decision).__name__})"  # not a decision that any hook has: it is reported as such
+        )
     if any(getattr(value, field) is not text for field, text in texts.items()):
-        value = attrs.evolve(value, **texts)  # here, since they may fail wherever they are compared
+        value = attrs.evolve(value, **texts)  # plain texts from here on: a subclass may fail when it is compared
     said = any(field is not None for field in (value.decision, value.reason, value.message, value.output))
     return value if said else None
 

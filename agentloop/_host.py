@@ -319,10 +319,10 @@ class TrioHost:
 
 
 def _without(kind: type[BaseException], group: BaseExceptionGroup[Any]) -> BaseException | None:
-    """A group without what is of a kind; None where nothing is left of it."""
+    """A group without its exceptions of a class; None where nothing is left of it."""
     try:
         taken, rest = group.split(kind)
-    except BaseException:  # a class of its own has a say in how its parts are made
+    except BaseException:  # a subclass may override how its parts are made, and fail
         return group
     return group if taken is None else rest
 
@@ -333,7 +333,9 @@ class CancelledJob(BaseException):
 
 def was_cancelled(error: BaseException | None) -> bool:
     """Whether an error is a backend's cancellation."""
-    return issubclass(type(error), asyncio.CancelledError | CancelledJob)  # it may fail to say what it is
+    return issubclass(
+        type(error), asyncio.CancelledError | CancelledJob
+    )  # `isinstance` would read its `__class__`, which may fail
 
 
 def cancelled_by_nobody(error: BaseException) -> bool:

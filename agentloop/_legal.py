@@ -191,7 +191,7 @@ class LegalBuilder:
         if place == self._next:
             self._next += 1
         else:
-            self._repair(f"messages[{index}]: the result of {sent_id!r} was moved behind its call")
+            self._repair(f"messages[{index}]: the result of {sent_id!r} was moved after its call")
         if place < self._shown:
             self.out, self._shown = list(self.out), 0
         self.out[place] = self._legal_result(index, message, place)

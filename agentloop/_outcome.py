@@ -25,7 +25,7 @@ Cause = Literal["abort", "timeout", "interrupt"]
 
 
 NOT_BEGUN: Final = object()
-"""What a sync tool comes to that a stop reached before a thread was free."""
+"""The value of a sync tool that was stopped before a thread was free for it."""
 
 
 @frozen
@@ -57,7 +57,7 @@ class Call:
         self.timeout: float | None = None
         self.value: Outcome | None = None
         self.end: ToolExecutionEnd | None = None
-        """How it was told to have ended."""
+        """The event of its end, once there is one."""
 
     @property
     def invocation(self) -> ToolInvocation:

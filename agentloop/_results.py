@@ -54,7 +54,7 @@ def as_result(value: Any) -> ToolResult:
     """The result that a returned value stands for.
 
     A `ToolResult` is itself. `None`, an empty text and an empty list are an empty result. A text, a block, and a list
-    that holds a block, are content; what is no block in such a list becomes a text that says so, and the result an
+    that holds a block, are content; what is not a block in such a list becomes a text that says so, and the result an
     error. An exception is an error with its text. Bytes are their text, or a note of their size if they are no UTF-8.
     Anything that JSON can say (mappings, lists, numbers, dataclasses, attrs classes, dates, enums, pydantic models)
     becomes compact JSON text, an object also `structured`. Any other object becomes its `str()`. Text becomes valid

@@ -1,4 +1,8 @@
-"""What stands on a screen: the items of a transcript, and the state around them. `view.py` makes it from events."""
+"""What stands on a screen: the items of a transcript, and the state around them. `view.py` makes it from events.
+
+Fields that recur: `key` counts the items of a view and is never used twice; `started_at` and `ended_at` are times on the
+clock of `View.feed`, in seconds, and None before they come; `error_code` and `error_message` are those of the event.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +52,8 @@ class Bubble:
     """A piece of the conversation."""
 
     key: int
-    """Counts the items of its view; never used twice."""
     kind: Literal["user", "summary", "text", "thinking", "custom", "data"]
-    """`summary` is a prompt that stands for a context that was compacted; `data` a block that is no text."""
+    """`summary` is a prompt that stands for a context that was compacted; `data` a block that is not a text."""
     open: bool = False
     """Whether it still grows."""
     cut: bool = False
@@ -67,7 +70,7 @@ class Bubble:
 
 @attrs.define(eq=False)
 class ToolCard:
-    """A tool call, from its first argument to its outcome."""
+    """A tool call, from its first argument to its outcome: its `id`, and the `name` of its tool."""
 
     key: int
     id: str
@@ -79,6 +82,7 @@ class ToolCard:
     result: ToolResult | None = None
     """Progress while it runs (each replaces the one before), the result when it is locked."""
     is_error: bool = False
+    """Whether it failed or did not run."""
     stop_reason: str | None = None
     """How it ended; None until it is locked."""
     error_code: str | None = None
@@ -115,7 +119,7 @@ class ToolCard:
 
 @attrs.define(eq=False)
 class Separator:
-    """A turn begins."""
+    """A turn begins: that with this `index`, from 0."""
 
     key: int
     index: int
@@ -123,17 +127,20 @@ class Separator:
 
 @attrs.define(eq=False)
 class Notice:
-    """Something to know that is no part of the conversation."""
+    """Something to know that is no part of the conversation, in words (`text`)."""
 
     key: int
     kind: Literal["error", "aborted", "mcp", "hook"]
+    """What it is about: a failed run, an abort, a server of tools, a hook."""
     text: str
     code: str | None = None
+    """The error code, where there is one."""
 
 
 @attrs.define(eq=False)
 class CompactionCard:
-    """A compaction; its own exchange with the model stands in `inner`, not in the conversation."""
+    """A compaction, with the `mode` and `reason` of its `CompactionBegin`; its own exchange with the model stands in
+    `inner`, not in the conversation."""
 
     key: int
     mode: str
@@ -152,7 +159,9 @@ class Change:
     """What one event did to one item."""
 
     kind: Literal["added", "grew", "changed", "dropped"]
+    """`dropped`: it is no longer on the screen, since a retry made it void."""
     item: Item
+    """As it is now."""
     text: str = ""
     """With `grew`: what was added to the bubble's text, the card's arguments or its output."""
     origin: tuple[str, ...] = ()
@@ -161,7 +170,7 @@ class Change:
 
 @attrs.frozen
 class RetryWait:
-    """The wait before a further attempt."""
+    """The wait before a further attempt, and why the last one failed."""
 
     attempt: int
     """Number of the attempt that comes."""

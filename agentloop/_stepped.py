@@ -1,4 +1,4 @@
-"""What is stepped by hand: the parts of an async generator's interface that are the same for every run and its wrappers."""
+"""Async iterators with the interface of an async generator: what is the same for every run and its wrappers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Stepped(AsyncGenerator[T_co, None], Generic[T_co]):
 
 
 class Wrapper(Stepped[T_co]):
-    """Steps another iterator, which may be a run: what a run can do besides is passed on to it."""
+    """Steps another iterator, which may be a run, and passes on to it what a run can do besides."""
 
     __slots__ = ("_events",)
     _events: AsyncIterator[T_co]
@@ -51,7 +51,7 @@ class Wrapper(Stepped[T_co]):
             await close()
 
     def keep_alive(self) -> None:
-        """A cancelled step no longer ends the run; whoever asks for this closes it (`running` does both)."""
+        """From now on a cancelled step does not end the run. Whoever calls this must close it (`running` does both)."""
         keep = getattr(self._events, "keep_alive", None)
         if keep is not None:
             keep()

@@ -135,7 +135,7 @@ def _connected(answer: Any) -> tuple[McpConnectEnd, tuple[Tool, ...]]:
 
 
 def _seconds(core: Core, said: Any) -> float:
-    """How long a source's `close` may take beyond the grace; what is no finite number says nothing."""
+    """How long a source's `close` may take beyond the grace; what is not a finite number says nothing."""
     try:
         seconds: float = core.guard(float, said)
     except CallbackFailed:

@@ -15,8 +15,8 @@ def as_tuple(items: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def meant(word: str, words: Iterable[str]) -> str:
-    """What the end of an error's text says of a name that is none: which one may have been meant."""
-    import difflib  # a millisecond of every start, for what seldom happens
+    """The end of an error's text about an unknown word: ` (did you mean …?)`, or nothing if no known word is like it."""
+    import difflib  # here, since it would cost every start a millisecond
 
     close = difflib.get_close_matches(word, list(words), 1)
     return f" (did you mean {close[0]}?)" if close else ""
@@ -28,13 +28,13 @@ def class_name(kind: type) -> str:
 
 
 def is_kind(value: object, kind: type[T] | tuple[type[T], ...]) -> TypeGuard[T]:
-    """`isinstance` by the real class alone: what is foreign, an exception too, may fail to say what it is, and what only
-    passes for another (a proxy, a mock with a `spec`) need not have what that has."""
+    """`isinstance` by the type alone. `isinstance` reads `__class__`, which may fail in a foreign object, and which a proxy or
+    a mock with a `spec` sets to a class whose attributes it need not have."""
     return issubclass(type(value), kind)
 
 
 def plain_text(value: object) -> str | None:
-    """A text without the class of its own that it may have, which may fail in any of its methods; None: it is no text."""
+    """A text as a plain `str`, since a subclass may fail in any of its methods; None for anything that is not a text."""
     return str.__str__(value) if is_kind(value, str) else None
 
 
@@ -53,7 +53,7 @@ def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExi
 
 
 def errors_of(group: BaseExceptionGroup[BaseException]) -> tuple[BaseException, ...]:
-    """What a group of errors holds, whatever a class of its own has under that name."""
+    """The exceptions in a group, whatever a subclass has under the name `exceptions`."""
     held: tuple[BaseException, ...] = BaseExceptionGroup.exceptions.__get__(group)
     return held
 
@@ -210,7 +210,7 @@ def valid_text(text: str) -> str:
     """The text as valid Unicode: split surrogate pairs joined, lone halves replaced by U+FFFD; unchanged text is itself, and
     that of a class of its own a plain one.
 
-    Raises `TypeError` for what is no text.
+    Raises `TypeError` for anything that is not a text.
     """
     if type(text) is not str:
         if not isinstance(text, str):

@@ -52,7 +52,7 @@ class AbortSignal:
             callback()
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once at the abort, at once if it already happened; the returned function takes it back.
+        """Call `callback` once when the signal fires, or right now if it has fired. The returned function unsubscribes it.
 
         The callback must not raise and must be safe to call from any thread.
         """
@@ -69,7 +69,7 @@ class AbortSignal:
             self._callbacks.pop(key, None)
 
     async def wait(self) -> None:
-        """Return when the signal fires (from whatever thread). Cancellable, keeps nothing afterwards."""
+        """Return when the signal fires, in whatever thread it does. May be cancelled; nothing is kept then."""
         if self.aborted:
             await anyio.lowlevel.checkpoint()
             return

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -26,13 +26,13 @@ import anyio.lowlevel
 import attrs
 
 from agentloop._agent.input import AgentInput, input_messages
+from agentloop._agent.listeners import Listener, Listeners
 from agentloop._agent.queues import QUEUES, MessageQueues, QueueMode, QueueName
 from agentloop._agent.reader import EventReader
 from agentloop._agent.state import AgentState
 from agentloop._agent.thread import in_a_thread
 from agentloop._awaiting import Then, is_awaitable
-from agentloop._host import cancelled_by_nobody, in_event_loop
-from agentloop._values import is_kind
+from agentloop._host import in_event_loop
 from agentloop.abort import AbortSignal
 from agentloop.config import Config, check_settings
 from agentloop.context import Context, different_tools
@@ -52,15 +52,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-Listener: TypeAlias = Callable[[Event], Awaitable[object] | object]
-"""Called with each event; what it returns is awaited if it can be."""
-
-_Answer: TypeAlias = tuple[object, Listener, Awaitable[object]]
-"""A listener's key, itself, and what it wants awaited."""
-
 _Make: TypeAlias = Callable[[Context, Config], Run]
-
-_Errors: TypeAlias = tuple[type[BaseException], ...]
 
 _OWN: Final = ("get_steering_messages", "get_follow_up_messages", "wait_for_steering", "get_tools")
 """Settings of `Config` that the agent gives itself."""
@@ -72,9 +64,9 @@ _CLOSING: Final = 2.0
 class Agent:
     """A conversation with a model. One run at a time; usable in one event loop after another.
 
-    `settings` are fields of `Config` by name (`approve`, `retry`, `options`, …). With `abort` all runs also stop when that
-    signal fires. `steering_mode` and `follow_up_mode` say whether a poll takes one message (`one_at_a_time`) or `all`.
-    Raises `TypeError` and `ValueError` for settings that cannot be.
+    `settings` are fields of `Config` by name (`approve`, `retry`, `options`, …). With `abort` every run also stops when that
+    signal fires. `steering_mode` and `follow_up_mode` say whether one of the queued messages is taken at a time
+    (`one_at_a_time`) or `all`. Raises `TypeError` and `ValueError` for wrong settings.
     """
 
     def __init__(
@@ -94,10 +86,8 @@ class Agent:
         self.tools = tools
         self._state = AgentState(input_messages(messages), self._config.session_usage)
         self._queues = MessageQueues(steering_mode, follow_up_mode)
-        self._listeners: dict[object, Listener] = {}
-        self._audience: tuple[tuple[object, Listener], ...] = ()  # the same, as it stood when one last came or went
-        self._due: Iterable[tuple[object, Listener]] = ()  # who has not been told of the event that is being passed
-        self._event: Any = None
+        self._listeners = Listeners()
+        self._began = False  # the run that is made has given an event
         self._readers: tuple[weakref.ref[EventReader], ...] = ()
         self._signal: AbortSignal | None = None  # while a run goes on: its own
         self._over = AbortSignal()  # a one-way switch that any thread may wait for: fires when the run is over
@@ -117,7 +107,7 @@ class Agent:
 
     @property
     def messages(self) -> tuple[AgentMessage, ...]:
-        """The same as `state.messages`."""
+        """The history: the same as `state.messages`."""
         return self._state.messages
 
     @property
@@ -153,7 +143,7 @@ class Agent:
 
     @property
     def model(self) -> Model:
-        """Who is asked, from the next request on."""
+        """The model that is asked, from the next request on."""
         return self._config.model
 
     @model.setter
@@ -203,10 +193,10 @@ class Agent:
 
         With no messages (`()`) the model is asked from the history as it stands. Prompts of a run that was stopped before
         its first turn are not in the history. Raises `RuntimeError` while a run goes on, `ValueError` and `TypeError` for
-        what cannot be a run, and what a tool's `KeyboardInterrupt` or `SystemExit` left to be raised.
+        prompts, history or tools that cannot make a run, and a `KeyboardInterrupt` or `SystemExit` that a tool raised.
 
-        A cancellation aborts the run, and goes on its way when listeners and readers have had its last events. So it is
-        with `continue_` and `compact`.
+        If the caller's task is cancelled, the run is aborted, listeners and readers get its last events, and the
+        cancellation is raised. The same holds for `continue_` and `compact`.
         """
         prompts = input_messages(content)
         return await self._perform(lambda context, config: agent_loop(self._opening(prompts), context, config))
@@ -214,8 +204,8 @@ class Agent:
     async def continue_(self) -> AgentEnd:
         """Go on without a prompt: after a failure or an abort, a pause, with open calls, or with what waits in the queues.
 
-        A last reply that was not committed is asked again. Where there is nothing to go on with, steering that waits is the
-        prompt, else follow-ups. Raises as `prompt`, and `ValueError` when there is nothing to do at all.
+        A last reply that was not committed is asked for again. Where the history leaves nothing to do, queued steering
+        messages are the prompt, else queued follow-ups. Raises as `prompt` does; `ValueError` if nothing is queued either.
         """
         if self._state.pending_summary is not None or _is_uncommitted(self._state.messages):
             return await self.prompt(())
@@ -231,7 +221,7 @@ class Agent:
         return lambda context, config: agent_loop(self._opening(self._queues.poll(queue)), context, config)
 
     async def compact(self) -> AgentEnd:
-        """A run that is a compaction alone, by the setting `compaction`. Raises `ValueError` without one or with no history."""
+        """A run that only compacts, as the setting `compaction` says. Raises `ValueError` without that setting or a history."""
         return await self._perform(compact)
 
     def run_sync(self, content: AgentInput, *, backend: str = "asyncio") -> AgentEnd:
@@ -245,7 +235,7 @@ class Agent:
         return in_a_thread(run, partial(self.abort, "interrupted")) if in_event_loop() else run()
 
     def abort(self, reason: str | None = None) -> bool:
-        """Stop the run; False if none goes on. Waits for nothing; from any thread. What is queued stays queued."""
+        """Stop the run; False if none goes on. Does not wait for its end; from any thread. What is queued stays queued."""
         signal = self._signal
         if signal is None:
             return False
@@ -260,19 +250,19 @@ class Agent:
     # ------------------------------------------------------------ queues
 
     def steer(self, content: AgentInput) -> None:
-        """Say something at the next chance: after the turn that goes on, or behind the next prompt. From any thread."""
+        """Queue what the model shall hear soon: after the present turn, or right after the next prompt. From any thread."""
         self._queues.add("steering", input_messages(content))
 
     def follow_up(self, content: AgentInput) -> None:
-        """Say something when the run would end otherwise. From any thread."""
+        """Queue what the model shall hear when the run would end otherwise: it then goes on. From any thread."""
         self._queues.add("follow_up", input_messages(content))
 
     def queued(self, queue: QueueName) -> tuple[AgentMessage, ...]:
-        """What waits in `steering` or `follow_up`, the next one first."""
+        """The messages that wait in the queue `steering` or `follow_up`, the next one first."""
         return self._queues.waiting(queue)
 
     def take_back(self, queue: QueueName | None = None) -> tuple[AgentMessage, ...]:
-        """Remove what waits in one queue, or in both, and return it, steering first. What a run has taken is not here."""
+        """Remove and return the messages that wait in one queue, or in both, steering first; not what a run has taken."""
         return self._queues.take_back(queue)
 
     def clear_queue(self, queue: QueueName | None = None) -> None:
@@ -300,29 +290,23 @@ class Agent:
     # ------------------------------------------------------------ observers
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with each event from the next one on; the returned function takes it back.
+        """Call `listener` with each event from the next one on; the returned function unsubscribes it.
 
-        Listeners are told one after the other, in the order in which they came. One that returns an awaitable is awaited,
-        and the run does not pass the event before it is done: no request, no tool begins meanwhile (nor does an abort cut
-        it short). One that raises is logged and dropped, and hurts nobody.
+        Listeners are called one after the other, in the order in which they subscribed. What one returns is awaited if it
+        can be; until then the run waits at this event: no request and no tool begins (and an abort does not cut the
+        listener short). One that raises is logged and unsubscribed; the run and the other listeners go on. Raises
+        `TypeError` for a listener that cannot be called.
         """
         if not callable(listener):
             raise TypeError(f"listener: expected a function that takes an event, got {listener!r}")
-        key = object()
-        self._listeners[key] = listener
-        self._audience = tuple(self._listeners.items())
-        return lambda: self._unsubscribe(key)
-
-    def _unsubscribe(self, key: object) -> None:
-        self._listeners.pop(key, None)
-        self._audience = tuple(self._listeners.items())
+        return self._listeners.add(listener)
 
     def events(self, *, follow: bool = False) -> EventReader:
-        """The events from here on, to be read beside the task that drives the run: of the run that goes on, or of the next
-        one; with `follow` of all further runs, without an end.
+        """The events from here on, as an async iterator for other tasks than the one that awaits `prompt`.
 
-        There may be many readers, in any event loop. A reader keeps no run waiting: what it has not read yet is kept for it,
-        without a bound, for as long as somebody holds it. Where the run must not get ahead, subscribe an async listener.
+        It ends with the present run, or, if none goes on, with the next one; with `follow` it never ends. There may be many
+        readers, in any event loop. No run waits for a reader: what it has not read yet is kept, without a bound, for as long
+        as somebody holds the reader. Where the run must not get ahead, subscribe an async listener.
         """
         reader = EventReader(follow)
         self._readers = (*self._readers, weakref.ref(reader, self._forget))
@@ -346,7 +330,7 @@ class Agent:
             self._check_idle()
             signal = self._signal = AbortSignal()
             self._over = AbortSignal()
-        self._event = None
+        self._began = False
         given = self._config.abort
         unlink = None if given is None else given.subscribe(lambda: signal.abort(given.reason))
         self._task = anyio.get_current_task().id
@@ -355,7 +339,7 @@ class Agent:
             try:
                 end = await self._read(make, signal)
             except ValueError:
-                instead = spare() if self._event is None else None
+                instead = None if self._began else spare()
                 if instead is None:
                     raise
             if instead is not None:
@@ -376,13 +360,14 @@ class Agent:
         context = Context(self.system_prompt, self._state.messages, self._tools)
         run = self._run = make(context, self._run_config(self._config, signal))
         run.keep_alive()
+        listeners = self._listeners
         event: Event | None = None
         try:
             async for event in run:
                 self._take(event)
-                if self._audience and (answer := self._next_answer()) is not None:
-                    await self._answered(answer)
-                    await self._tell()
+                if listeners.audience and (answer := listeners.next_answer()) is not None:
+                    await listeners.answered(answer)
+                    await listeners.tell()
         except GeneratorExit:  # nobody can await any more: the run is dropped, and closes itself
             raise
         except BaseException as error:
@@ -399,10 +384,10 @@ class Agent:
         survived = (Exception, KeyboardInterrupt, SystemExit)  # one is on its way already
         try:
             with anyio.CancelScope(shield=True, deadline=bound):
-                await self._tell(survived)
+                await self._listeners.tell(survived)
                 async for event in run:
                     self._take(event)
-                    await self._tell(survived)
+                    await self._listeners.tell(survived)
         finally:
             await run.aclose()
 
@@ -416,50 +401,17 @@ class Agent:
         self._over.abort()
 
     def _take(self, event: Event) -> None:
-        """Fold an event and hand it to the readers; the listeners are due."""
+        """Fold an event and hand it to the readers; the listeners are to be told of it next."""
         self._state.apply(event)
         if type(event) is MessageEnd:
             self._queues.emitted(event.message)
         for reader in self._living_readers() if self._readers else ():
             reader.give(event)
-        self._event = event
-        self._due = iter(self._audience)
+        self._began = True
+        self._listeners.pass_on(event)
 
     def _living_readers(self) -> list[EventReader]:
         return [reader for ref in self._readers if (reader := ref()) is not None]
-
-    async def _tell(self, survived: _Errors = (Exception,)) -> None:
-        """Tell those that are due. After a cancellation, whoever was not told yet still is when this is called again."""
-        while (answer := self._next_answer(survived)) is not None:
-            await self._answered(answer, survived)
-
-    def _next_answer(self, survived: _Errors = (Exception,)) -> _Answer | None:
-        """Tell those that are due until one's answer is to be awaited. Most answer at once: no coroutine is made for them."""
-        for key, listener in self._due:
-            if key not in self._listeners:
-                continue
-            try:
-                answer = listener(self._event)
-                if is_awaitable(answer):
-                    return key, listener, answer
-            except BaseException as error:
-                if not is_kind(error, survived) and not cancelled_by_nobody(error):
-                    raise
-                self._drop(key, listener, error)
-        return None
-
-    async def _answered(self, answer: _Answer, survived: _Errors = (Exception,)) -> None:
-        key, listener, awaitable = answer
-        try:
-            await awaitable
-        except BaseException as error:
-            if not is_kind(error, survived) and not cancelled_by_nobody(error):
-                raise
-            self._drop(key, listener, error)
-
-    def _drop(self, key: object, listener: Listener, error: BaseException) -> None:
-        self._unsubscribe(key)
-        log.error("the listener %r failed and is dropped", listener, exc_info=error)
 
     # ------------------------------------------------------------ what the run asks of us
 

@@ -67,12 +67,12 @@ class _Approves:
         raise NotImplementedError  # pragma: no cover  (each subclass has its own)
 
     def policy(self, call: ToolInvocation) -> Decision | None:
-        """What the loop asks first; None: a question is to be asked."""
+        """The verdict about a call, which the loop asks for first; None: somebody is to be asked."""
         verdict = self.decide(call.name, call.arguments)
         return None if verdict.word == "ask" else _DECISIONS[verdict.word]
 
     def __call__(self, request: ApprovalRequest) -> Decision:
-        """What the loop asks then. There is nobody to ask: what is not allowed is denied."""
+        """The answer where somebody is to be asked. There is nobody here: what is not allowed is denied."""
         try:
             arguments = parse_json(request.arguments)
         except ValueError:
@@ -92,7 +92,7 @@ def _rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 @attrs.frozen
 class Policy(_Approves):
-    """Rules, of which the strictest that matches wins, and the verdict where none does.
+    """`rules`, of which the strictest that matches wins, and the verdict where none matches (`default`).
 
     Usable as `Config.approve`, which denies what it would `ask` about, or within `Approvals` where a person is to be
     asked. Immutable; one serves many runs.
@@ -147,12 +147,12 @@ class Policy(_Approves):
 
 @attrs.frozen
 class Policies(_Approves):
-    """Several policies at once: the strictest verdict of all counts."""
+    """Several policies at once (`members`): the strictest verdict of all counts. Raises `ValueError` when there is none."""
 
     members: tuple[PolicyLike, ...] = attrs.field(converter=as_tuple)
 
     def __attrs_post_init__(self) -> None:
-        """There is one at least."""
+        """Refuse an empty list: nobody would decide."""
         if not self.members:
             raise ValueError("members: expected a policy at least, got none")
 

@@ -72,7 +72,7 @@ def _from_one(trigger: object, attribute: attrs.Attribute[int], value: int) -> N
 
 @attrs.frozen
 class ContextReaches:
-    """Due when the last request of this context came to so many tokens or more, as its provider reported (`total`).
+    """Due when the last request of this context came to `tokens` or more, as its provider reported (`Usage.total`).
 
     Leave room below the model's window: the request for the summary shows the whole context once more.
     """
@@ -81,7 +81,10 @@ class ContextReaches:
 
     @classmethod
     def of_window(cls, window: int, fraction: float = 0.8) -> ContextReaches:
-        """Due at this part of a model's context window (tokens). Raises `ValueError` for a window or part that is none."""
+        """Due at this fraction of a model's context window, which is given in tokens.
+
+        Raises `ValueError` for a window below 1, or a fraction that is not above 0 and at most 1.
+        """
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             raise ValueError(f"window: expected a number of tokens from 1, got {window!r}")
         if not 0 < fraction <= 1:
@@ -95,7 +98,7 @@ class ContextReaches:
 
 @attrs.frozen
 class TurnsReach:
-    """Due when this context has had so many committed requests or more (those inside a compaction left out)."""
+    """Due when this context has had `turns` committed requests or more, not counting those inside a compaction."""
 
     turns: int = attrs.field(validator=_from_one)
 
@@ -107,33 +110,32 @@ class TurnsReach:
 class Manual:
     """Due when somebody has asked for it: `request()` from a button, a command, any thread, while a run goes on.
 
-    The next check of the run takes the wish, once, whatever becomes of the compaction. Where no run goes on, use
-    `agentloop.loop.compact`.
+    The next check of a run takes the request, whatever becomes of it. Where no run goes on, use `agentloop.loop.compact`.
     """
 
     def __init__(self) -> None:
-        """Nothing is asked for."""
+        """Not asked for yet."""
         self._wanted = False
 
     def __repr__(self) -> str:
         return f"<Manual, {'asked for' if self._wanted else 'not asked for'}>"
 
     def request(self) -> None:
-        """Compact at the next opportunity. A second wish before that changes nothing."""
+        """Compact at the next opportunity. A second request before that changes nothing."""
         self._wanted = True
 
     def withdraw(self) -> bool:
-        """Take the wish back; False when there is none (any more)."""
+        """Take the request back; False when there is none, or the run has taken it already."""
         wanted, self._wanted = self._wanted, False
         return wanted
 
     def __call__(self, state: CompactionState) -> Reason | None:
-        """`manual`, once for each wish."""
+        """`manual`, once for each request."""
         return "manual" if self.withdraw() else None
 
 
 def any_of(*triggers: Trigger) -> Trigger:
-    """Due as soon as one of them is; the first that is due names the reason, and those behind it are not asked."""
+    """Due as soon as one of them is; the first that is due names the reason, and those after it are not asked."""
 
     def due(state: CompactionState) -> Reason | None:
         return next((reason for trigger in triggers if (reason := trigger(state)) is not None), None)
@@ -161,7 +163,8 @@ def all_of(*triggers: Trigger) -> Trigger:
 
 
 def mid_task(trigger: Trigger) -> Trigger:
-    """Due when this one is and a task goes on, never when a run would end: for runs that nobody goes on from."""
+    """Due when `trigger` is and the run goes on to a further turn, never when it would end: for conversations that are over
+    with their run, where a last compaction would only cost a request."""
 
     def due(state: CompactionState) -> Reason | None:
         return None if state.at_end else trigger(state)
@@ -194,17 +197,20 @@ class Summarize:
 
     A reply that calls a tool, is blank, was refused, was cut off in the middle of the summary, or is longer than
     `max_characters` is of no use: the model is told so and asked again, as often as `Config.retry` has waits. Then, or
-    when the request fails for good, the compaction is given up and the old context stays in force; before a further
-    turn the run then ends as the compaction did, after its last turn that changes nothing.
+    when the request fails for good, the compaction is given up and the old context stays in force. A run that wanted a
+    further turn then ends as the compaction did; one that was at its end anyway ends as it would have.
+
+    `when` says when it is due. Raises `TypeError` and `ValueError` for settings that cannot be.
     """
 
     when: Trigger = attrs.field(default=never, validator=_trigger)
     instructions: str = INSTRUCTIONS
     max_characters: int | None = attrs.field(default=None, validator=attrs.validators.optional(_from_one))
     mode: Literal["summarize"] = attrs.field(default="summarize", init=False)
+    """As `Compaction.mode`."""
 
     def __attrs_post_init__(self) -> None:
-        """Instructions that are blank cannot be asked."""
+        """Refuse blank instructions: the model would be asked nothing."""
         if not self.instructions.strip():
             raise ValueError("Summarize.instructions: expected some text, got none")
 
@@ -213,7 +219,7 @@ class Summarize:
         return _due(self.when, state)
 
     def prompt(self, attempt: int, problem: str | None) -> Sequence[UserMessage]:
-        """The instructions; behind an attempt that was of no use, a text that says why stands before them."""
+        """The instructions; after an attempt that was of no use, a text that says why stands before them."""
         asked = user(self.instructions)
         if problem is None:
             return (asked,)
@@ -246,13 +252,14 @@ class Summarize:
 
 @attrs.frozen(kw_only=True)
 class Discard:
-    """Drop the old context and begin with an empty one, without asking anybody (a `Compaction`).
+    """Drop the old context and begin with an empty one, without asking anybody (a `Compaction`). `when` says when it is due.
 
-    Only when the run would end, or by `agentloop.loop.compact`: a task is not made to forget itself.
+    It happens only when the run would end, or by `agentloop.loop.compact`: never in the middle of a task.
     """
 
     when: Trigger = attrs.field(default=never, validator=_trigger)
     mode: Literal["discard"] = attrs.field(default="discard", init=False)
+    """As `Compaction.mode`."""
 
     def due(self, state: CompactionState) -> Reason | None:
         """What `when` says. Raises `ValueError` for a reason that is none."""
@@ -277,8 +284,8 @@ class Discard:
 def availability(context: Context, compaction: Compaction | None) -> Availability:
     """Whether `agentloop.loop.compact(context, …)` can do anything: look before you call.
 
-    `unsupported`: there is no compaction. `empty`: the context has no committed turn. `just_compacted`: nor has the one
-    that a summary has just opened.
+    `unsupported`: there is no compaction. `empty`: the context has no committed turn. `just_compacted`: the same, in a
+    context that begins with a summary. `ok`: it can.
     """
     if compaction is None:
         return "unsupported"

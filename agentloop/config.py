@@ -83,18 +83,22 @@ def _wait(wait: float, name: str = "max_wait") -> float:
 
 @frozen
 class Retry:
-    """The waits (seconds) before each further attempt of a request that failed `retryable`; empty: no retries.
+    """How often, and after which waits, a request that failed `retryable` is made again.
 
-    A provider's `retry_after` takes the place of the ladder's wait; above `max_wait` the run ends instead.
+    A wait that the provider asks for (`ModelError.retry_after`) takes the place of the next one of `waits`. Raises
+    `ValueError` and `TypeError` for waits that are no numbers of seconds from 0.
     """
 
     waits: tuple[float, ...] = field(default=(2.0, 4.0, 8.0, 16.0, 30.0), converter=_waits)
+    """Seconds before the second, third, … attempt; empty: no retries."""
     max_wait: float = field(default=60.0, converter=_wait)
+    """The longest wait, in seconds, that is made; where a longer one is asked for, the run ends `retryable` instead."""
 
 
 @frozen
 class Block:
-    """`before_tool_call` returns it: the call does not run, and its result says `reason`."""
+    """What `before_tool_call` returns to stop a call: it does not run, and its result says `reason`. With `terminate`, that
+    result asks to end the run, as a `ToolResult` with `terminate` does."""
 
     reason: str = field(default="", converter=valid_text)
     terminate: bool = False
@@ -102,17 +106,20 @@ class Block:
 
 @frozen
 class HookAnswer:
-    """What a hook says. `message` is the text that a `user_prompt` hook adds behind the prompt, or that a `stop` hook
-    goes on with (`decision="continue"`). `output` is an object of scalars for the record."""
+    """What a hook says."""
 
     decision: Literal["continue", "stop", "allow", "deny"] | None = None
+    """`allow` and `deny` are answers of `pre_tool_use`, `continue` and `stop` of `stop`; `user_prompt` decides nothing."""
     reason: str | None = None
+    """Why; a denied call's result says it."""
     message: str | None = None
+    """The text that a `user_prompt` hook adds after the prompt, or that a `stop` hook goes on with (`continue`)."""
     output: Mapping[str, Any] | None = None
+    """For the record: an object of texts, numbers, truth values and None; anything else in it is dropped."""
 
 
 def _a_function(of: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Said at once: what cannot be called would else end the run, or deny a call, where nobody looks for a setting."""
+    """Refused when the config is made: later it would end the run, or deny a call, far from the setting that is wrong."""
     if value is not None and not callable(value):
         raise TypeError(f"{type(of).__name__}.{attribute.name}: expected a function or None, got {value!r}")
 
@@ -120,9 +127,13 @@ def _a_function(of: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
 @frozen
 class Hooks:
     """A named set of hooks. Each answer becomes a `Hook` event right before what it decides; a hook that raises is an event
-    with the reason `hook failed: …` and decides nothing."""
+    with the reason `hook failed: …` and decides nothing.
+
+    `pre_tool_use` is asked about each call, `user_prompt` about each prompt that a person wrote, `stop` when the run would end.
+    """
 
     name: str
+    """What events and denials call the set."""
     pre_tool_use: Callable[[ToolInvocation], MaybeAwaitable[HookAnswer | None]] | None = field(
         default=None, validator=_a_function
     )
@@ -133,12 +144,14 @@ class Hooks:
 
 
 class ToolSource(Protocol):
-    """Where tools come from that need a connection (MCP servers). All three run in one task of the run's host.
+    """Where tools come from that need a connection (MCP servers). The three methods are called in one and the same task, of
+    the run's own.
 
     A source whose `close` needs longer than `Config.abort_grace` says so in an attribute `closing_bound` (seconds).
     """
 
     servers: Sequence[str]
+    """Their names, for `McpConnectBegin`."""
 
     async def connect(self) -> tuple[McpConnectEnd, Sequence[Tool]]:
         """Connect all; a server that fails costs only its own tools. Called once, in the first turn."""
@@ -216,7 +229,7 @@ def _retry(retry: Retry | None) -> Retry:
 
 
 def _a_model(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Said at once: a name in the model's place would else be a failed request, asked again for a minute."""
+    """Refused when the config is made: later it would be a failed request, which is retried for a minute."""
     if isinstance(value, type) and not (hasattr(value, "__aiter__") or hasattr(value, "__await__")):
         raise TypeError(f"Config.model: expected a model, got the class {value.__name__} itself")
     if not callable(value):
@@ -228,7 +241,7 @@ _Validator: TypeAlias = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
 def _number(lowest: float | None = None, *, or_none: bool = True) -> _Validator:
-    """Said at once: a wrong limit would else break a run off in its middle, or never be reached."""
+    """Refused when the config is made: later it would break a run off in its middle, or never be reached."""
     expected = f"a number{'' if lowest is None else f' from {lowest}'}{', or None' if or_none else ''}"
 
     def check(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -243,7 +256,7 @@ def _number(lowest: float | None = None, *, or_none: bool = True) -> _Validator:
 
 
 def _one_of(*words: str) -> _Validator:
-    """A misspelt word would else mean the other one."""
+    """Refused when the config is made: later a misspelt word would mean the other one."""
 
     def check(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value not in words:
@@ -253,7 +266,7 @@ def _one_of(*words: str) -> _Validator:
 
 
 def _with_methods(expected: str, *names: str, or_none: bool = True) -> _Validator:
-    """Said at once: what cannot be asked, or a class in the place of one of its values, would else fail in the run."""
+    """Refused when the config is made: an object without these methods, or a class in the place of an instance."""
 
     def check(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value is None and or_none:
@@ -267,7 +280,7 @@ def _with_methods(expected: str, *names: str, or_none: bool = True) -> _Validato
 
 
 def _of(kind: type, expected: str) -> _Validator:
-    """Said at once, for the same reason."""
+    """Refused when the config is made, for the same reason."""
 
     def check(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
         if not isinstance(value, kind):
@@ -277,7 +290,7 @@ def _of(kind: type, expected: str) -> _Validator:
 
 
 def _a_signal(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Said at once: the run would else break off at its first step."""
+    """Refused when the config is made: later the run would break off at its first step."""
     if value is not None and not isinstance(value, AbortSignal):
         raise TypeError(f"Config.{attribute.name}: expected an AbortSignal or None, got {value!r}")
 
@@ -334,13 +347,14 @@ class Config:
     get_steering_messages: Callable[[], MaybeAwaitable[Messages | None]] | None = field(
         default=None, validator=_a_function
     )
-    """What was said meanwhile: asked before the first request and after each turn. What it gives is always shown."""
+    """What was said while the run went on: asked before the first request and after each turn. What it gives always becomes
+    events, also if the run then ends."""
     get_follow_up_messages: Callable[[], MaybeAwaitable[Messages | None]] | None = field(
         default=None, validator=_a_function
     )
-    """What is said when the run would end: with messages it goes on."""
+    """Asked when the run would end: with messages it goes on."""
     wait_for_steering: Callable[[], Awaitable[None]] | None = field(default=None, validator=_a_function)
-    """Returns when steering waits; takes nothing. Cuts calls of `interruptible` tools short."""
+    """Returns when steering messages wait, without taking them. Calls of `interruptible` tools are then cut short."""
 
     before_tool_call: Callable[[ToolInvocation], MaybeAwaitable[Block | dict[str, Any] | None]] | None = field(
         default=None, validator=_a_function
@@ -375,11 +389,11 @@ class Config:
     """A call of a tool marked `replay="safe"` may start as soon as it is complete, while the reply still streams; its events
     come as ever. If the reply then fails or is cut off, the result is dropped, and a retry may run the tool again. Such a tool
     may thus have run without a `ToolExecutionStart`, but never before the consumer came back after its `ToolCallEnd`. Nothing
-    starts early where `approve`, `before_tool_call` or a `pre_tool_use` hook is set, nor behind a call that may not."""
+    starts early where `approve`, `before_tool_call` or a `pre_tool_use` hook is set, nor after a call that may not."""
     max_parallel_tools: int | None = field(default=None, validator=_number(1))
-    """Calls that run at a time; the others wait for their turn, in call order."""
+    """How many calls may run at a time; the others wait for their turn, in call order."""
     tool_timeout: float | None = field(default=None, validator=_number(0))
-    """Longest time of a call whose tool has no `timeout` of its own."""
+    """Longest time of a call whose tool has no `timeout` of its own; then its result is an error."""
     max_result_characters: int | None = field(default=None, validator=_number(1))
     """Longest text of a call's result, in characters: all its text blocks together, without images and other data, `details`
     and `structured`. A longer one is cut before `after_tool_call` sees it, and ends with a line that says how long it was;
@@ -389,13 +403,13 @@ class Config:
     retry: Retry = field(default=Retry(), converter=_retry)
     """None: no retries."""
     idle_timeout: float | None = field(default=120.0, validator=_number(0))
-    """Longest silence of a model's stream, counted only while it is waited for."""
+    """Longest silence of a model's stream, counted only while the run waits for it; then the attempt fails (`timeout`)."""
     deadline: float | None = field(default=None, validator=_number())
-    """Seconds from the first step."""
+    """Longest time of the run, counted from its first step; then it ends `aborted`."""
     max_turns: int | None = field(default=None, validator=_number(1))
-    """Turns with a request."""
+    """How many turns may ask the model; if the last of them asks for more, the run ends `fatal`."""
     max_cut_replies: int = field(default=3, validator=_number(1, or_none=False))
-    """Replies in a row whose calls were cut off by length."""
+    """So many replies in a row whose calls were cut off by the output limit end the run (`fatal`)."""
 
     abort: AbortSignal | None = field(default=None, validator=_a_signal)
     """Stops the run, from any thread."""
@@ -413,7 +427,7 @@ class Config:
     session_usage: Usage = field(default=Usage(), validator=_of(Usage, "a Usage"))
     """Where `TokenUsage.session` starts."""
     taken_ids: Collection[str] = ()
-    """Ids that no new call gets, beside those of the context: of calls that were told and that it no longer shows."""
+    """Ids that no new call may get, beside those of the context: ids of earlier calls that the context no longer shows."""
     clock: Clock = field(factory=SystemClock, validator=_with_methods("a clock", "now", "sleep", or_none=False))
     """Where time comes from; `agentloop.testing.VirtualClock` for tests."""
     new_id: Callable[[], str] = new_call_id
@@ -423,7 +437,7 @@ class Config:
 
 
 def check_settings(where: str, given: Iterable[str], own: Iterable[str] = ()) -> None:
-    """Raises `TypeError`, with what may have been meant, for a name that is no field of `Config`; `own` are names that
+    """Raises `TypeError`, with what may have been meant, for a name that is not a field of `Config`; `own` are names that
     `where` knows beside those."""
     fields = attrs.fields_dict(Config)
     for name in given:

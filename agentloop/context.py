@@ -89,7 +89,7 @@ def _tools(value: Iterable[Any]) -> tuple[Tool, ...]:
 
 
 def different_tools(value: Iterable[Any], where: str = "tools") -> tuple[Tool, ...]:
-    """Tools that are offered together. Raises `TypeError` for what is none, `ValueError` for a name that comes twice."""
+    """Tools that are offered together. Raises `TypeError` for anything but tools, `ValueError` for a name that comes twice."""
     tools = _tools(value)
     names: set[str] = set()
     for tool in tools:
@@ -100,18 +100,24 @@ def different_tools(value: Iterable[Any], where: str = "tools") -> tuple[Tool, .
 
 
 def _system_prompt(context: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Said at once: what is no text would else fail in an adapter, in words of the provider's."""
+    """Refused when the context is made: later it would fail in an adapter, in words of the provider's."""
     if value is not None and not isinstance(value, str):
         raise TypeError(f"system_prompt: expected a text or None, got {type(value).__name__}")
 
 
 @frozen
 class Context:
-    """What a run starts from. The caller's: a run never changes it; what it adds stands in `AgentEnd.messages`."""
+    """What a run starts from. It is the caller's and a run never changes it: what a run adds is in `AgentEnd.messages`.
+
+    Raises `TypeError`, naming the place, for anything that is not a text, message or tool.
+    """
 
     system_prompt: str | None = field(default=None, validator=_system_prompt)
+    """What every request begins with; None: nothing."""
     messages: tuple[AgentMessage, ...] = field(default=(), converter=agent_messages)
+    """The history, oldest first; a text is a user message. It need not be legal for a provider: requests are made so."""
     tools: tuple[Tool, ...] = field(default=(), converter=_tools)
+    """What the model may call; no two of one name."""
 
 
 # ---------------------------------------------------------------- transforms
@@ -166,7 +172,8 @@ def _checked(result: Any, transform: Transform, number: int) -> Sequence[AgentMe
 
 
 def keep_last_turns(count: int) -> SyncTransform:
-    """Only the last `count` turns (at least 1), each whole; what stands before the first turn goes with the first.
+    """Only the last `count` turns, each whole; what stands before the first turn goes with the first. Raises `ValueError` for
+    a count below 1.
 
     keep_last_turns(2)([user("a"), assistant("1"), user("b"), assistant("2"), user("c")])
     # (user("b"), assistant("2"), user("c"))
@@ -184,8 +191,8 @@ def within_tokens(budget: int, count: Callable[[AgentMessage], int]) -> SyncTran
     """The newest whole turns whose tokens add up to at most `budget`; the last turn always, however long it is.
 
     `count` gives the tokens of one message, as the caller counts them; it is asked from the newest message backwards,
-    custom messages too (0, if the model does not see them), until the budget is used up. Older turns are left out all
-    together: there are no gaps.
+    custom messages too (0, if the model does not see them), until the budget is used up. All older turns are left out:
+    there are no gaps. Raises `ValueError` for a negative budget.
 
         within_tokens(100_000, lambda message: len(getattr(message, "text", "")) // 4)
     """
@@ -213,7 +220,7 @@ def inject(
 
     `start` and `end` are those of the history; `before_last_user` is right before the last turn begins (at the start if
     there is no user message). What changes from request to request is best put at the end: providers cache the longest
-    beginning that is the same.
+    beginning that is the same. Raises `ValueError` for another position.
 
         inject("The user's time zone is UTC+2.", "start")
     """
@@ -235,7 +242,8 @@ def inject(
 def drop_thinking(keep_turns: int = 1) -> SyncTransform:
     """Replies without their thinking, but for the last `keep_turns` turns; a reply of thinking alone is left out.
 
-    Providers want the thinking of the turn that goes on back unchanged, hence the default of 1.
+    Providers want the thinking of the current turn back unchanged, hence the default of 1. Raises `ValueError` for a
+    negative number.
 
         drop_thinking()([user("a"), assistant(Thinking("hm"), "1"), user("b")])
         # (user("a"), assistant("1"), user("b"))
@@ -294,7 +302,7 @@ def map_role(role: str | type[CustomMessage], function: Callable[[Any], Given]) 
 
 
 def turn_starts(messages: Sequence[AgentMessage]) -> list[int]:
-    """Where turns begin (indexes, ascending). The first is always 0; of no messages there is none.
+    """The indexes at which turns begin, ascending. The first is always 0; without messages the list is empty.
 
     A result belongs to the latest call before it that has its id, as in `convert.make_legal`.
     """

@@ -2,7 +2,7 @@
 
 The rules (`make_legal` applies them to any list, `LegalHistory` keeps them up while a run appends):
 
-1.  Each call is followed by its result, in call order, directly behind its reply; what stood between moves behind them.
+1.  Each call is followed by its result, in call order, directly after its reply; what stood between moves after them.
 2.  A result belongs to the latest call before it that has its id (in one reply: to the first of them without a result).
     A result without such a call, and a second one, are left out: the first wins.
 3.  A call without a result gets an error result that says so (`NO_RESULT`).
@@ -14,7 +14,7 @@ The rules (`make_legal` applies them to any list, `LegalHistory` keeps them up w
 6.  Arguments are the text that the model sent if that is a JSON object, else `{}`.
 7.  Ids of calls are unique: the first owner keeps its id, then `id#2`, …; a missing one is made.
 8.  A block where its role cannot have one (a call of the user, an image of the model) is left out.
-9.  What cannot be made legal is `ModelError("invalid_input")`: no message at all, something that is no message of the
+9.  What cannot be made legal is `ModelError("invalid_input")`: no message at all, something that is not a message of the
     model's world, a call without a name.
 
 Not done here: messages of one role in a row stay apart, and a history may begin with a reply. Providers disagree about
@@ -109,7 +109,8 @@ def convert_custom(
 
         Config(model=model, convert_to_llm=convert_custom({"notice": lambda notice: f"[notice] {notice.text}"}))
 
-    What a function raises ends the attempt (`callback_failed`).
+    What a function raises ends the attempt (`callback_failed`). Raises `TypeError` for a key that is neither a role of your
+    own nor a class of custom messages.
     """
     for key in functions:
         if not (isinstance(key, str) or (isinstance(key, type) and issubclass(key, CustomMessage))):

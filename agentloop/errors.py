@@ -51,10 +51,11 @@ __all__ = [
 ]
 
 StopReason = Literal["completed", "aborted", "retryable", "fatal"]
-"""Whether a retry is worth it. Used by messages, blocks, requests, calls and runs alike."""
+"""How something ended: as it should; stopped by somebody; failed, and asking again may help; failed for good. Used by
+messages, blocks, requests, calls and runs alike."""
 
 FinishReason = Literal["stop", "length", "tool_use", "refusal", "content_filter", "pause", "unknown"]
-"""Why the provider ended its reply, in our words."""
+"""Why the provider ended its reply; its own word, translated into one of these."""
 
 REQUEST_CODES: Final = frozenset({
     "auth", "rejected", "rate_limit", "overloaded", "context_too_long", "content_filter", "timeout", "network",
@@ -75,14 +76,15 @@ RETRYABLE_CODES: Final = frozenset({"rate_limit", "overloaded", "timeout", "netw
 """Codes of a failed request for which asking again may help."""
 
 ABORTED_CALL_CODES: Final = frozenset({"blocked", "denied", "forbidden", "aborted"})
-"""Codes of a call whose `stop_reason` is `aborted`; those of all others is `fatal` (`not_stopped`: as what stopped it)."""
+"""Codes of a call whose `stop_reason` is `aborted`. With any other code it is `fatal`, but for `not_stopped`, where it is
+that of what stopped the call."""
 
 
 class AgentLoopError(Exception):
     """Base of every exception that this package defines. All of them can be copied and pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Not by calling the class with its text, as an exception says by itself: those with a code take more than that."""
+        """Copy without calling the class: by default it would be called with its text alone, and some take a code as well."""
         return _made_again, (type(self), self.args, dict(self.__dict__))
 
 
@@ -94,7 +96,7 @@ def _made_again(kind: type[AgentLoopError], args: tuple[Any, ...], attributes: d
 
 
 class RunError(AgentLoopError):
-    """A run ended otherwise than `completed`. `code` is its error code, `message` its words, `stop_reason` how it ended."""
+    """A run did not end `completed`. `code`, `message` and `stop_reason` are those of its `AgentEnd`."""
 
     def __init__(self, code: str | None, message: str | None, stop_reason: str | None = None) -> None:
         super().__init__(f"{code or 'error'}: {message or 'the run did not complete'}")
@@ -106,8 +108,8 @@ class RunError(AgentLoopError):
 class ModelError(AgentLoopError):
     """A model's request failed. Raise it from a model callable; the loop turns it into events.
 
-    `code` is one of `REQUEST_CODES`. `retryable` defaults to what the code says. `retry_after` is the wait in seconds
-    that the provider asked for, or None.
+    `code` is one of `REQUEST_CODES`; any other raises `ValueError`. `retryable` defaults to whether the code is one of
+    `RETRYABLE_CODES`. `retry_after` is the wait in seconds that the provider asked for, or None.
     """
 
     def __init__(
@@ -139,8 +141,9 @@ class PolicyError(AgentLoopError, ValueError):
 
 
 class AnswerError(AgentLoopError, ValueError):
-    """An answer fits no open question. `code` is `unknown` (no such question), `duplicate` (it has its answer), `late` (the
-    run no longer waits), `changed` (other arguments were shown), `invalid` (no answer)."""
+    """An answer fits no open question. `code` is `unknown` (there is no such question), `duplicate` (it was answered already),
+    `late` (the run no longer waits), `changed` (it was about other arguments), `invalid` (neither `allow` nor `deny`, or
+    without the digest of what was shown)."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -148,7 +151,7 @@ class AnswerError(AgentLoopError, ValueError):
 
 
 class MissingExtra(AgentLoopError, ImportError):
-    """An optional dependency is missing. The text names the extra to install."""
+    """An optional dependency is not installed. The text names the extra that brings it."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed: pip install 'agentloop[{extra}]'")
@@ -173,7 +176,7 @@ class TraceLocked(TraceError):
 
 
 class SseError(AgentLoopError, ValueError):
-    """A stream of server-sent events cannot be read: an event that is too large, or data that is no record."""
+    """A stream of server-sent events cannot be read: an event that is too large, or data that is not a record."""
 
 
 class GrammarError(AgentLoopError):

@@ -3,6 +3,14 @@
 The union `Event` is closed. Wire names (`type`) are the snake case of the class names; `subagent` is the one exception.
 All events are frozen values. `grammar.py` holds their legal order as data. The parts of a reply are *deltas*, carried
 by `MessageUpdate`; `reply.py` puts them together again.
+
+Fields that recur mean the same in every event:
+
+- `index` of a delta: the block of the reply that it belongs to, counted from 0; `block`: that block, complete.
+- `tool_call_id`, `tool_name`: the call that the event is about; in `Hook`, None where it is about no call.
+- `arguments`: JSON text of the call's arguments.
+- `stop_reason`, `status`: how it ended: `completed`, `aborted`, `retryable` (asking again may help) or `fatal`.
+- `error_code`: one of `errors.ERROR_CODES`; `error_message`: the same in words. None where nothing went wrong.
 """
 
 from __future__ import annotations
@@ -83,7 +91,7 @@ class TextStart:
 
 @frozen
 class TextDelta:
-    """A piece of the open text, possibly empty. The joined pieces are the block's text."""
+    """`text` is a piece of the open text, possibly empty. The joined pieces are the block's text."""
 
     type: ClassVar[str] = "text_delta"
     index: int
@@ -103,7 +111,7 @@ class TextEnd:
 
 @frozen
 class ThinkingStart:
-    """A thinking block opens. Before and after as with `TextStart`."""
+    """A thinking block opens. Before: as for `TextStart`. After: its deltas, then `ThinkingEnd`."""
 
     type: ClassVar[str] = "thinking_start"
     index: int
@@ -111,7 +119,7 @@ class ThinkingStart:
 
 @frozen
 class ThinkingDelta:
-    """A piece of the open thinking, possibly empty."""
+    """`text` is a piece of the open thinking, possibly empty. The joined pieces are the block's thinking."""
 
     type: ClassVar[str] = "thinking_delta"
     index: int
@@ -120,17 +128,18 @@ class ThinkingDelta:
 
 @frozen
 class ThinkingEnd:
-    """The open thinking is final."""
+    """The open thinking is final. After: the next block or the reply's end."""
 
     type: ClassVar[str] = "thinking_end"
     index: int
     block: Thinking
     stop_reason: StopReason = "completed"
+    """As in `TextEnd`."""
 
 
 @frozen
 class ToolCallStart:
-    """A call opens: its id and name are known. After: fragments of its arguments, then `ToolCallEnd`."""
+    """A call opens: its `id` and `name` are known. After: fragments of its arguments, then `ToolCallEnd`."""
 
     type: ClassVar[str] = "tool_call_start"
     index: int
@@ -140,7 +149,7 @@ class ToolCallStart:
 
 @frozen
 class ToolCallDelta:
-    """A fragment of the open call's arguments (JSON text), possibly empty."""
+    """`text` is a fragment of the open call's arguments (JSON text), possibly empty."""
 
     type: ClassVar[str] = "tool_call_delta"
     index: int
@@ -149,7 +158,8 @@ class ToolCallDelta:
 
 @frozen
 class ToolCallEnd:
-    """The open call ends. It is *complete* if `stop_reason` is `completed`; else it is left out of the message."""
+    """The open call ends. It is *complete* if `stop_reason` is `completed`; else it is left out of the message.
+    After: the next block or the reply's end."""
 
     type: ClassVar[str] = "tool_call_end"
     index: int
@@ -213,9 +223,9 @@ class AgentEnd:
     replaces_context: bool = False
     """A compaction completed: the caller's old list is void, `messages` stands for all of it."""
     pending_summary: UserMessage | None = None
-    """A summary that no turn took: give it first next time."""
+    """The summary of a compaction that no turn followed: give it as the first message of the next run."""
     exception: BaseException | None = field(default=None, eq=False, repr=False, hash=False)
-    """What was raised, if anything was. Not on the wire, no part of equality."""
+    """The exception that ended the run, if one did. Not on the wire, and no part of equality."""
 
     def raise_for_error(self) -> None:
         """Raise the original exception, or `RunError(code, message)`, unless the run ended `completed`."""
@@ -228,7 +238,7 @@ class AgentEnd:
 
 @frozen
 class TurnStart:
-    """A turn begins: inputs, then at most one committed reply, then its calls. `index` counts 0, 1, 2, …"""
+    """A turn begins: inputs, then at most one committed reply, then its calls. `index` counts the turns from 0."""
 
     type: ClassVar[str] = "turn_start"
     index: int
@@ -250,8 +260,8 @@ class TurnEnd:
 
 @frozen
 class MessageStart:
-    """A message opens. An input or a result is whole already and its `MessageEnd` follows at once; a reply has no content
-    yet and opens with its first content, between `RequestBegin` and `RequestEnd`."""
+    """`message` opens. An input or a result is complete already and its `MessageEnd` follows at once. A reply opens, still
+    empty, when its first content is there, between `RequestBegin` and `RequestEnd`."""
 
     type: ClassVar[str] = "message_start"
     message: AgentMessage
@@ -259,10 +269,10 @@ class MessageStart:
 
 @frozen
 class MessageUpdate:
-    """A part of the open reply. Between its `MessageStart` and `MessageEnd`.
+    """`delta` is a part of the open reply. Between its `MessageStart` and `MessageEnd`.
 
-    `message` is the partial message as it stood at this event: a value of its own, built when it is read. It takes no part
-    in equality, hash and repr.
+    `message` is the partial message as it stood at this event, built when it is read. It takes no part in equality, hash
+    and repr.
     """
 
     type: ClassVar[str] = "message_update"
@@ -273,7 +283,7 @@ class MessageUpdate:
 
     @property
     def message(self) -> AssistantMessage:
-        """The reply so far, this delta included."""
+        """The reply so far, this delta included. Raises `AttributeError` for an event that was made without one."""
         held = self._message
         if type(held) is tuple:
             partial, ended, length = held
@@ -285,7 +295,7 @@ class MessageUpdate:
 
 @frozen
 class MessageEnd:
-    """The message is final. Nothing of it comes after this."""
+    """`message` is final. Nothing of it comes after this."""
 
     type: ClassVar[str] = "message_end"
     message: AgentMessage
@@ -296,7 +306,8 @@ class MessageEnd:
 
 @frozen
 class ToolExecutionStart:
-    """A call starts: all hooks and approvals are behind it. After: its updates, then its end. Calls interleave."""
+    """A call starts: its hooks and approvals are over. After: its updates, then its end. The events of calls that run
+    side by side interleave."""
 
     type: ClassVar[str] = "tool_execution_start"
     tool_call_id: str
@@ -319,7 +330,8 @@ class ToolExecutionUpdate:
 
 @frozen
 class ToolExecutionEnd:
-    """A call is over, in order of completion. Its result message follows as soon as all earlier calls' are out."""
+    """A call is over with `result`; these events come in the order in which calls end. The message with the result follows
+    in call order: as soon as those of all earlier calls are out. `is_error`: the call failed or did not run."""
 
     type: ClassVar[str] = "tool_execution_end"
     tool_call_id: str
@@ -335,7 +347,7 @@ class ToolExecutionEnd:
 
 @frozen
 class ToolListReady:
-    """The tools that the next request offers. Before the first request, and before each whose list differs."""
+    """`tools` are those that the next request offers. Before the first request, and before each whose list differs."""
 
     type: ClassVar[str] = "tool_list_ready"
     tools: tuple[ToolSpec, ...] = field(converter=as_tuple)
@@ -343,7 +355,7 @@ class ToolListReady:
 
 @frozen
 class McpConnectBegin:
-    """Servers are being connected. After the inputs of the first turn; `McpConnectEnd` follows."""
+    """The servers of tools named in `servers` are being connected. After the first turn's inputs; `McpConnectEnd` follows."""
 
     type: ClassVar[str] = "mcp_connect_begin"
     servers: tuple[str, ...] = field(converter=as_tuple)
@@ -354,17 +366,22 @@ class McpServerStatus:
     """What became of one server: its `status` is `completed`, `fatal` or `aborted`."""
 
     server: str
+    """Its name."""
     transport: Literal["stdio", "http", "sse"]
+    """How it is reached."""
     status: StopReason
     duration_ms: int
+    """How long connecting took, in milliseconds."""
     tools: int | None = None
+    """How many tools it offers; None if it is not connected."""
     error_code: str | None = None
     error_message: str | None = None
 
 
 @frozen
 class McpConnectEnd:
-    """Connecting is over: `completed` all connected, `fatal` some failed (the run goes on without them), `aborted`."""
+    """Connecting is over. `completed`: all servers are connected; `fatal`: some failed, and the run goes on without them;
+    `aborted`: the run was stopped meanwhile. `results` holds one entry for each server."""
 
     type: ClassVar[str] = "mcp_connect_end"
     status: StopReason
@@ -383,13 +400,14 @@ class RequestBegin:
 
 @frozen
 class RequestEnd:
-    """The request is over. `completed` if and only if the reply is committed. A retry follows if `retry_in_ms` is set."""
+    """The request is over. `completed` if and only if the reply is committed. A retry follows if `retry_in_ms` is set.
+    `attempt` is that of its `RequestBegin`."""
 
     type: ClassVar[str] = "request_end"
     status: StopReason = "completed"
     attempt: int = 1
     retry_in_ms: int | None = None
-    """The wait before the next attempt, really waited; None: no retry within this run."""
+    """The wait before the next attempt, in milliseconds; None: no retry within this run."""
     error_code: str | None = None
     error_message: str | None = None
     usage: Usage | None = None
@@ -398,7 +416,7 @@ class RequestEnd:
 
 @frozen
 class ApprovalRequest:
-    """Somebody is asked whether a call may run, with the arguments as shown. Before its `ApprovalDecision`."""
+    """Somebody is asked whether a call may run with these arguments. Before its `ApprovalDecision`."""
 
     type: ClassVar[str] = "approval_request"
     tool_call_id: str
@@ -408,17 +426,20 @@ class ApprovalRequest:
 
 @frozen
 class ApprovalDecision:
-    """The answer, for exactly these arguments. `forbidden` is a policy's veto. Before the call's start."""
+    """The answer about a call, for exactly these arguments. Before the call's start."""
 
     type: ClassVar[str] = "approval_decision"
     decision: Literal["allow", "deny", "forbidden"]
+    """`forbidden` is a policy's veto, which no hook or person overrides."""
     tool_call_id: str
     arguments: str | None = None
+    """As they were shown; None only in records of other writers."""
 
 
 @frozen
 class TokenUsage:
-    """Tokens of the request that is about to complete, and of the session so far with it. Right before `RequestEnd`."""
+    """Tokens of the `request` that is about to complete, and of the `session` so far, this request included. Right before
+    `RequestEnd`."""
 
     type: ClassVar[str] = "token_usage"
     session: Usage
@@ -427,24 +448,30 @@ class TokenUsage:
 
 @frozen
 class CompactionBegin:
-    """A compaction starts: `context` tokens and `turns` as they stand. After a `TurnEnd`, or first in a run of its own."""
+    """A compaction starts. After a `TurnEnd`, or first in a run of its own."""
 
     type: ClassVar[str] = "compaction_begin"
     reason: Literal["context", "turns", "manual"]
+    """What made it due: the tokens or the turns of the context, or somebody who asked for it."""
     mode: Literal["summarize", "discard"]
+    """Whether a summary replaces the context, or nothing does."""
     context: int = 0
+    """Tokens of the context as it stands."""
     turns: int = 0
+    """Turns of the context as it stands."""
 
 
 @frozen
 class CompactionEnd:
-    """The compaction is over. `completed`: the history is void and `summary` is the next turn's first input."""
+    """The compaction is over; `reason` and `mode` repeat those of its `CompactionBegin`. `completed`: the history is void and
+    `summary` is the next turn's first input. Any other `status`: the history stays as it was."""
 
     type: ClassVar[str] = "compaction_end"
     reason: Literal["context", "turns", "manual"]
     mode: Literal["summarize", "discard"]
     status: StopReason = "completed"
     attempt: int | None = None
+    """How many requests for a summary there were; None: none."""
     error_code: str | None = None
     error_message: str | None = None
     summary: UserMessage | None = None
@@ -463,13 +490,13 @@ class Abort:
 
 @frozen
 class SubagentStarted:
-    """A running call opened a child session. Among that call's updates, before the child's events."""
+    """A running call opened the child session `session_id`. Among that call's updates, before the child's events."""
 
     type: ClassVar[str] = "subagent"
     session_id: str
     tool_call_id: str | None = None
     meta: JsonObject | None = field(default=None, converter=frozen_object)
-    """The child's session meta, where it is known."""
+    """The `session_meta` of the child, where it is known."""
 
 
 @frozen
@@ -479,16 +506,22 @@ class Hook:
 
     type: ClassVar[str] = "hook"
     hook: Literal["stop", "pre_tool_use", "user_prompt"]
+    """Which hook it was."""
     name: str
+    """The `config.Hooks.name` of the set that it belongs to."""
     decision: Literal["continue", "stop", "allow", "deny"] | None = None
+    """None: it failed, or only recorded something."""
     reason: str | None = None
+    """Why, in the hook's words; `hook failed: …` if it raised."""
     output: JsonObject | None = field(default=None, converter=frozen_object)
+    """What the hook wants recorded beside its answer."""
     tool_call_id: str | None = None
 
 
 @frozen
 class ChildEvent:
-    """An event of a nested run, among the updates of the call that runs it. `origin` is outermost first."""
+    """`event` is one of a nested run, among the updates of the call that runs it. `origin` holds the ids of the sessions
+    that it came through, outermost first."""
 
     type: ClassVar[str] = "child_event"
     origin: tuple[str, ...] = field(converter=as_tuple)
@@ -497,10 +530,12 @@ class ChildEvent:
 
 @frozen
 class Foreign:
-    """A record of a kind that we do not know, only out of a decoder. It may stand anywhere and is written back as it came."""
+    """A record of a kind that this version does not know. Only a decoder gives it, never a run. It may stand anywhere and is
+    written back as it came."""
 
     type: ClassVar[str] = "foreign"
     record: JsonObject = field(converter=frozen_json)
+    """All of it, its envelope included."""
 
 
 Event: TypeAlias = (

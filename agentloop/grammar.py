@@ -215,7 +215,7 @@ class Checker(Guards):
 
     `feed` raises `GrammarError`, which names the broken rule (one of `RULES`); after that the checker is of no more
     use. It keeps the details of the open turn, and the ids of the run's calls. `trace=True` allows what a trace leaves
-    out: cut calls, so that a reply may lack blocks or all of them, and the end of a run behind a completed compaction.
+    out: cut calls, so that a reply may lack blocks or all of them, and the end of a run after a completed compaction.
 
     For a hot path: an update whose delta is of exactly `open_delta_class` and has `open_index` is legal and changes
     nothing but `position`. Who tests that inline adds 1 to `position` instead of calling `feed`.
@@ -311,7 +311,3 @@ def picture() -> str:
     from agentloop._grammar.picture import draw  # seldom wanted, so not loaded with the checker
 
     return draw(ORDER, CALL_STATES, BLOCK_STATES, GROUPS["CallBegins"])
-
-
-if __name__ == "__main__":
-    print(picture())

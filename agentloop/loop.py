@@ -34,7 +34,7 @@ R = TypeVar("R", bound=AsyncGenerator[Event, None])
 
 
 def agent_loop(messages: Iterable[AgentMessage | str] | str, context: Context, config: Config) -> Run:
-    """Run an agent on new messages: yields every event of the run, in one total order.
+    """Run an agent on new messages. The run yields every event, in one total order.
 
     With empty `messages` the model is asked from the context as it stands. Nothing happens before the first step, which
     raises `ValueError` or `TypeError` for arguments that cannot be a run (an empty context without messages, two tools of
@@ -44,18 +44,18 @@ def agent_loop(messages: Iterable[AgentMessage | str] | str, context: Context, c
 
 
 def agent_loop_continue(context: Context, config: Config, messages: Iterable[AgentMessage | str] | str = ()) -> Run:
-    """Run again from the context as it stands.
+    """Go on from the context as it stands: after a failure, an abort, a pause, or with calls that have no result yet.
 
-    A last reply that was not committed is left out (with its results) and asked again. Open calls of a committed last reply
-    run first, in a turn of their own; `messages` are the prompts of the turn behind it. The first step raises `ValueError`
-    when there is nothing to do: no messages and an empty context, or a last reply that is complete and not paused; also for
-    a last reply whose open calls must not run.
+    A last reply that was not committed is left out, with its results, and asked for again. Calls of a committed last reply
+    that have no result run first, in a turn of their own; `messages` are the prompts of the turn after it. The first step
+    raises `ValueError` when there is nothing to do: no messages and an empty context, or a last reply that is complete and
+    not paused; also where the open calls must not run, since their reply was cut off or refused.
     """
     return Run(lambda: _continued_run(context, config, messages))
 
 
 def compact(context: Context, config: Config) -> Run:
-    """A run that is a compaction alone (`manual`), by `config.compaction`.
+    """A run that only compacts the context (reason `manual`), as `config.compaction` says.
 
     The first step raises `ValueError` without a compaction, or with an empty context.
     """
@@ -72,9 +72,9 @@ def compact(context: Context, config: Config) -> Run:
 
 @asynccontextmanager
 async def running(events: R) -> AsyncIterator[R]:
-    """The same run, bound to a block: it is closed, and its end awaited, when the block is left, however.
+    """The same run, bound to an `async with` block: however the block is left, the run is closed and its end awaited.
 
-    Inside, a step that is cancelled or times out leaves the run alive: the next step goes on where it stood.
+    Inside the block a step that is cancelled or times out leaves the run alive: the next step goes on where it stood.
     """
     keep = getattr(events, "keep_alive", None)
     if keep is not None:
@@ -170,7 +170,7 @@ class Run(Stepped[Event]):
         """End the run: model stream and tools are stopped, their clean-up awaited, bounded. Events not taken are dropped.
 
         May be called at any time, from any task, also while a step waits: that step then ends the iteration. A second call
-        does nothing. Raises what a tool's `KeyboardInterrupt` or `SystemExit` left to be raised.
+        does nothing. Raises a `KeyboardInterrupt` or `SystemExit` that a tool raised and no step has raised yet.
         """
         await self._close()
         core = self._core
@@ -188,7 +188,7 @@ class Run(Stepped[Event]):
         return True
 
     def keep_alive(self) -> None:
-        """A cancelled step no longer ends the run; whoever asks for this closes it (`running` does both)."""
+        """From now on a cancelled step does not end the run. Whoever calls this must close it (`running` does both)."""
         self._keep = True
 
     def __del__(self) -> None:

@@ -48,9 +48,13 @@ __all__ = ["HttpServer", "McpServer", "McpServers", "StdioServer", "mcp_servers"
 log = logging.getLogger("agentloop.mcp")
 
 _IN_ORDER: Final = 1.8
+"""Seconds that the connections have to close by themselves when nobody uses the servers any more."""
 _AT_ONCE: Final = 0.7
+"""Seconds that they have after that, once they were cancelled."""
 _LIST_WAIT: Final = 2.0
-_MAX_WORDS: Final = 300
+"""Seconds that a request waits for a list of tools that is under way."""
+_MAX_REASON: Final = 300
+"""Characters of what is said about a schema that is not valid."""
 
 
 class _Served:
@@ -70,7 +74,7 @@ class _Served:
 class McpServers:
     """A `ToolSource` of MCP servers. Of one event loop at a time.
 
-    Raises `MissingExtra` without the SDK, `ValueError` for two servers of one name, `TypeError` for what is no server.
+    Raises `MissingExtra` without the SDK, `ValueError` for two servers of one name, `TypeError` for anything else than servers.
     """
 
     closing_bound = _IN_ORDER + _AT_ONCE + 0.5
@@ -123,7 +127,7 @@ class McpServers:
         return McpConnectEnd("fatal", results, "connect_failed", words), self.tools
 
     async def changed(self) -> Sequence[Tool] | None:
-        """The new list if it is another one than this run was given. Waits for a list under way, at most 2 s."""
+        """The new list of tools, if it changed since this run got one; else None. Waits at most 2 s for a list under way."""
         with anyio.move_on_after(_LIST_WAIT):
             for served in self._served:
                 await served.connection.fresh()
@@ -249,7 +253,7 @@ def _check_schema(schema: dict[str, Any]) -> None:
         validators.validator_for(schema, default=validators.Draft202012Validator).check_schema(schema)
     except Exception as error:  # whatever the schema makes of the checker
         words = getattr(error, "message", None) or type(error).__name__
-        raise ToolDefinitionError(f"its schema is not valid: {words}"[:_MAX_WORDS]) from None
+        raise ToolDefinitionError(f"its schema is not valid: {words}"[:_MAX_REASON]) from None
 
 
 def _this_task() -> object:

@@ -2,6 +2,9 @@
 
 All are frozen, slotted and compared by value; sequences are tuples, JSON values are read-only copies. A `str` is accepted
 wherever a list of text blocks is. `type` (and `role`) are class-level wire names, not fields.
+
+Fields that recur: `content` is the blocks of a message, `mime_type` the type of its `data` (base64), `fidelity` what the
+adapter that made a block or reply needs back unchanged, opaque to everybody else (None: nothing).
 """
 
 from __future__ import annotations
@@ -59,18 +62,17 @@ def _fidelity() -> Any:
 
 @frozen
 class Text:
-    """A piece of text, of the user or the model. With an empty text and a `fidelity` it stands for a provider's block
-    that has no word of its own here."""
+    """`text` of the user or the model. An empty text with a `fidelity` stands for a block of a kind that only its provider
+    knows."""
 
     type: ClassVar[str] = "text"
     text: str = field(converter=valid_text)
     fidelity: JsonObject | None = _fidelity()
-    """What the adapter needs back unchanged (opaque), or None."""
 
 
 @frozen
 class Thinking:
-    """The model's reasoning as text, where the provider shows it."""
+    """The model's reasoning as text (`thinking`), where the provider shows it."""
 
     type: ClassVar[str] = "thinking"
     thinking: str = field(converter=valid_text)
@@ -79,7 +81,7 @@ class Thinking:
 
 @frozen
 class InlineThinking:
-    """Reasoning that came as data (an image, say). `data` is base64."""
+    """Reasoning that came as data (an image, say)."""
 
     type: ClassVar[str] = "inline_thinking"
     data: str = field(converter=valid_text)
@@ -89,7 +91,8 @@ class InlineThinking:
 
 @frozen
 class ToolCall:
-    """The model asks for a tool. `arguments` is the JSON text exactly as the model sent it."""
+    """The model asks for the tool `name`. `arguments` is the JSON text exactly as the model sent it; `id`, unique in a run,
+    names the call in its events and its result."""
 
     type: ClassVar[str] = "tool_call"
     id: str
@@ -100,8 +103,8 @@ class ToolCall:
     def parse(self) -> dict[str, Any]:
         """The arguments as an object; blank text is no arguments, `{}`.
 
-        Lone halves of characters become U+FFFD, as in everything that is sent. Raises `ValueError` when the text is not
-        JSON (NaN, and nesting or numbers beyond what can be written again, among it) or not an object at the top.
+        Lone surrogates become U+FFFD, as in everything that is sent. Raises `ValueError` when the text is not JSON (NaN
+        counts as such, and so do nesting or numbers too large to be written again) or not an object at the top.
         """
         if not self.arguments.strip():
             return {}
@@ -118,7 +121,7 @@ class ToolCall:
 
 @frozen
 class Image:
-    """An image on the user's side: a web address or a `data:` URL."""
+    """An image from the user or a tool: `url` is a web address or a `data:` URL."""
 
     type: ClassVar[str] = "image_url"
     url: str = field(converter=valid_text)
@@ -126,7 +129,7 @@ class Image:
 
 @frozen
 class InlineData:
-    """Data of a MIME type, base64, from the user or the model (a picture or audio that a model made)."""
+    """Data of any MIME type, from the user, a tool or the model (a picture or audio that a model made)."""
 
     type: ClassVar[str] = "inline_data"
     data: str = field(converter=valid_text)
@@ -182,7 +185,7 @@ def content_blocks(value: str | ContentBlock | Iterable[ContentBlock | str]) -> 
 
 
 def text_of(content: Iterable[Any]) -> str:
-    """The joined text of the text blocks."""
+    """The text of the text blocks, joined without anything between them."""
     return "".join(block.text for block in content if isinstance(block, Text))
 
 
@@ -195,12 +198,13 @@ def _all_of(usage: Usage) -> int:
 
 @frozen
 class Usage:
-    """Tokens of one request or of several added up. `total` is the sum of the three when it is not given."""
+    """Tokens of one request, or of several added up. All input is `cache_read + cache_write`; `total` is the sum of the other
+    three when it is not given."""
 
     cache_read: int = 0
-    """Input served from the provider's cache."""
+    """Input that the provider served from its cache."""
     cache_write: int = 0
-    """Other input."""
+    """All other input, whether the provider caches it or not."""
     output: int = 0
     """Output, thinking included."""
     total: int = field(default=attrs.Factory(_all_of, takes_self=True))
@@ -216,7 +220,7 @@ class Usage:
 
 @frozen
 class UserMessage:
-    """What a person, or somebody on their behalf, says to the model. `sender` is None for a person."""
+    """What a person, or a program on their behalf, says to the model. `sender` names that program; None: a person."""
 
     role: ClassVar[str] = "user"
     content: tuple[ContentBlock, ...] = field(converter=content_blocks)
@@ -230,9 +234,9 @@ class UserMessage:
 
 @frozen
 class AssistantMessage:
-    """A model's reply. A partial one has `stop_reason`, `finish_reason` and `usage` None.
+    """A model's reply. While it streams, `stop_reason`, `finish_reason` and `usage` are None.
 
-    The reply is *committed* when `stop_reason` is `completed`.
+    The reply is *committed* when `stop_reason` is `completed`: it counts, and later requests show it.
     """
 
     role: ClassVar[str] = "assistant"
@@ -241,9 +245,13 @@ class AssistantMessage:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     provider: str | None = None
+    """Who made it (`openai`, say), as the model callable's attribute of this name says."""
     model: str | None = None
+    """Which model, likewise."""
     error_code: str | None = None
+    """Why the request failed: one of `errors.ERROR_CODES`."""
     error_message: str | None = None
+    """The same in words."""
     fidelity: JsonObject | None = _fidelity()
 
     @property
@@ -259,7 +267,7 @@ class AssistantMessage:
 
 @frozen
 class ToolResultMessage:
-    """What a call gave back, as the model will see it."""
+    """What the call `tool_call_id` of the tool `tool_name` gave back, as the model will see it."""
 
     role: ClassVar[str] = "tool_result"
     tool_call_id: str
@@ -270,7 +278,9 @@ class ToolResultMessage:
     structured: Json = field(default=None, converter=frozen_json)
     """The result as JSON, where the tool has a structured one."""
     is_error: bool = False
+    """Whether the call failed or did not run; the content then says why."""
     stop_reason: StopReason = "completed"
+    """`completed`; `aborted`: stopped or not allowed; `fatal`: it failed."""
 
     @property
     def text(self) -> str:
@@ -316,7 +326,7 @@ class CustomMessage:
 
 @frozen
 class OpaqueMessage(CustomMessage):
-    """A custom message of a role that nobody registered, as a decoder found it: kept and written back unchanged."""
+    """A custom message that a decoder read and whose `role` nobody registered: `data` is kept and written back unchanged."""
 
     role: str  # type: ignore[misc]  # the one custom message whose role is data
     data: JsonObject = field(converter=frozen_json)
@@ -352,13 +362,15 @@ def assistant(
 
 @frozen
 class ToolResult:
-    """What a tool returns when a plain value does not say enough, and what its events carry."""
+    """What a tool may return where a plain value does not say enough, and what its events carry."""
 
     content: tuple[ContentBlock, ...] = field(default=(), converter=content_blocks)
     details: Json = field(default=None, converter=frozen_json)
     """For the application: shown and stored, never sent to a model."""
     structured: Json = field(default=None, converter=frozen_json)
+    """The result as JSON, where the tool has a structured one."""
     is_error: bool = False
+    """Whether the model is to read it as a failure."""
     terminate: bool = False
     """Ask to end the run after this batch; it ends only if every result of the batch asks."""
 
@@ -370,7 +382,8 @@ class ToolResult:
 
 @frozen
 class ToolSpec:
-    """A tool as a model is told of it. `parameters` is the JSON Schema of its arguments object."""
+    """A tool as a model is told of it: its `name`, its `description`, and the JSON Schema of its arguments object
+    (`parameters`)."""
 
     name: str
     description: str = ""

@@ -9,6 +9,10 @@ an adapter only says what came. It may raise `ModelError`; any other exception i
 `provider` and `model` of the callable, if it has them, go into its replies.
 
 The iterator is entered, stepped and closed (`aclose`, where it has one) by one and the same task.
+
+Fields that recur in chunks: `index` is the provider's own number of the block that a piece belongs to; None: the open
+block of its kind, or a new one. `fidelity` is what the adapter wants back with that block in later requests; the pieces'
+objects are put together key by key.
 """
 
 from __future__ import annotations
@@ -38,18 +42,17 @@ __all__ = [
 
 @frozen
 class TextChunk:
-    """A piece of text. `fidelity` is added to its block's, key by key; an empty text is a delta all the same."""
+    """A piece of text. An empty `text` is a delta all the same."""
 
     type: ClassVar[str] = "text_chunk"
     text: str
     index: int | None = None
-    """Which block of the provider it belongs to; None: the open text block, or a new one."""
     fidelity: JsonObject | None = field(default=None, converter=frozen_object)
 
 
 @frozen
 class ThinkingChunk:
-    """A piece of thinking."""
+    """A piece of `thinking`."""
 
     type: ClassVar[str] = "thinking_chunk"
     thinking: str
@@ -59,8 +62,11 @@ class ThinkingChunk:
 
 @frozen
 class ToolCallChunk:
-    """A fragment of a call. The first non-empty `id` and `name` count and may come late; with `index` None another id
-    than the open call's opens a new call."""
+    """A fragment of a call: `arguments` is a piece of JSON text, as sent.
+
+    The first non-empty `id` and `name` count, and may come late. With `index` None, an id that is not the open call's
+    opens a new call.
+    """
 
     type: ClassVar[str] = "tool_call_chunk"
     arguments: str = ""
@@ -72,7 +78,7 @@ class ToolCallChunk:
 
 @frozen
 class BlockEnd:
-    """The provider says that this block (None: the open one) is whole."""
+    """The provider says that the block is whole; with `index` None, the open one."""
 
     type: ClassVar[str] = "block_end"
     index: int | None = None
@@ -80,7 +86,7 @@ class BlockEnd:
 
 @frozen
 class BlockChunk:
-    """A block that does not stream, whole."""
+    """A `block` that does not stream, whole."""
 
     type: ClassVar[str] = "block_chunk"
     block: ContentBlock
@@ -88,7 +94,7 @@ class BlockChunk:
 
 @frozen
 class UsageChunk:
-    """Tokens of this request so far; the last one counts."""
+    """`usage` is the tokens of this request so far; of several such chunks the last one counts."""
 
     type: ClassVar[str] = "usage_chunk"
     usage: Usage
@@ -96,7 +102,8 @@ class UsageChunk:
 
 @frozen
 class Finish:
-    """The reply is whole. Only usage is read after it. A stream that ends without one was cut off."""
+    """The reply is whole; `reason` says why it ended. Only usage is read after it. A stream that ends without a `Finish` was
+    cut off."""
 
     type: ClassVar[str] = "finish"
     reason: FinishReason
@@ -110,9 +117,11 @@ ModelChunk: TypeAlias = TextChunk | ThinkingChunk | ToolCallChunk | BlockEnd | B
 
 @frozen
 class ModelRequest:
-    """What a model is asked. Legal for every provider: each call is followed by its result, no message is empty."""
+    """What a model is asked. `messages` are legal for every provider: each call is followed by its result, none is empty.
+    `tools` is what the model may call."""
 
     system_prompt: str | None
+    """What stands above the messages; None: nothing."""
     messages: Sequence[AgentMessage]
     """User, assistant and tool result messages; read-only."""
     tools: Sequence[ToolSpec]

@@ -4,9 +4,8 @@
         async for event in session.run("Which files are there?", approve=ask_me):
             ...
 
-It is the guarded door to the loop: without an `approve` callback every call is denied. One run at a time. What a run that
-was left, aborted or failed leaves behind is carried over into the next one; after a crash `Session.open` goes on from the
-trace.
+It is the guarded way to the loop: without an `approve` callback every call is denied. One run at a time. What a run that
+ended early had shown is carried over into the next one; after a crash `Session.open` goes on from the trace.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class History:
     """A session from its beginning, over all its files."""
 
     messages: tuple[AgentMessage, ...]
-    """Every message that was shown, in order: replies that were not committed and contexts that were compacted too."""
+    """Every message that had an event, in order; also replies that were not committed, and contexts before a compaction."""
     records: tuple[Record, ...]
     """Every record, in order; what a later file only repeats is left out."""
 
@@ -136,16 +135,16 @@ class Session(WithQueues):
         """A new session in the folder `traces`. Nothing but its lock is written before its first run.
 
         `session_id`: letters, digits, `_` and `-`, made by `new_session_id` when None. `workspace` (default: the
-        working folder), `agent_state`, `context_window` (tokens) and `source` are for the record's head. `policy`: what a
-        record that cannot be written does, end the run (`fail`) or be said once (`warn`). `redact` is asked about each
-        record before it is stored, `fsync` says when the system brings it to the disk, `wall_clock` dates it (seconds
-        since 1970). `registry` knows the application's own messages. `config`: any field of `Config` (`hooks`,
-        `compaction`, `max_turns`, `options`, …) but `abort`, `session_usage` and `taken_ids`; an `approve` here is the
-        one of every run that brings none.
+        working folder), `agent_state`, `context_window` (tokens) and `source` go into the `session_meta` at the head of its
+        files. `policy`: where a record cannot be written, the run ends (`fail`), or goes on and a warning is logged once
+        (`warn`). `redact` may change or drop each record before it is stored, `fsync` says when the system is told to bring
+        it to the disk, `wall_clock` dates it (seconds since 1970). `registry` knows the application's own messages.
+        `config`: any field of `Config` (`hooks`, `compaction`, `max_turns`, `options`, …) but `abort`, `session_usage` and
+        `taken_ids`; an `approve` here is for every run that is given none of its own.
 
         Raises `ValueError` for an id that cannot be part of a file's name, `TraceLocked` when another writer has the
-        session, `TraceWriteError` when it exists already or the folder cannot be written, `TypeError` for options that
-        there are not.
+        session, `TraceWriteError` when it exists already or the folder cannot be written, `TypeError` for options that do
+        not exist.
         """
         prepared, context = _config(model, config), Context(system_prompt, tools=tools)
         meta = session_meta(
@@ -192,13 +191,13 @@ class Session(WithQueues):
 
         `model` None: `resolve("provider:model")` gives the recorded one. `system_prompt` is for a context that begins
         anew; an open one keeps its recorded prompt (`configure` changes it). Calls that a crash left open are settled by
-        the first run: one that had not started runs first, not asked about again if it was allowed with these very
-        arguments; one that had started, so that nobody knows what it did, runs again only where its tool says
-        `replay="safe"`, else the model is told.
+        the first run. One that had not started runs first; if it was allowed with these very arguments, nobody is asked
+        again. One that had started, so that nobody knows what it did, runs again only if its tool says `replay="safe"`;
+        else the model is told.
 
         Raises `TraceReadError` when there is no such session or it cannot go on, `TraceLocked` when another writer has
         it, `ValueError` for an id that cannot be part of a file's name or without a model, `TypeError` for options that
-        there are not.
+        do not exist.
         """
         offered = Context(system_prompt, tools=tools)
         resumed, writer = reopen(traces, session_id, redact=redact, fsync=fsync, clock=wall_clock, registry=registry)
@@ -245,7 +244,7 @@ class Session(WithQueues):
 
     @property
     def meta(self) -> Record:
-        """The `session_meta` that heads the next new file (of a new session: its first)."""
+        """The `session_meta` at the head of the next file that is opened (of a new session: its first)."""
         return self._meta
 
     @property
@@ -255,12 +254,12 @@ class Session(WithQueues):
 
     @property
     def pending_summary(self) -> UserMessage | None:
-        """What a compaction left of the context before, until a run has taken it: it leads the next run's prompts."""
+        """The summary of a compaction that no run has taken yet: it becomes the first of the next run's prompts."""
         return self.conversation.summary
 
     @property
     def usage(self) -> Usage:
-        """The session's tokens, over all its runs, as the last run left them."""
+        """The session's tokens over all its runs, up to the end of the last one."""
         return self.conversation.usage
 
     @property
@@ -285,7 +284,7 @@ class Session(WithQueues):
 
     @property
     def waits(self) -> bool:
-        """Whether a run without prompts has something in the conversation to go on with (what is queued aside)."""
+        """Whether a run without prompts has something to go on with in the conversation; what is queued does not count."""
         return self.pending_summary is not None or waits(self.messages)
 
     @property
@@ -314,11 +313,11 @@ class Session(WithQueues):
 
         Without prompts it goes on with what waits: calls and inputs that a crash left, a summary, a failed or aborted
         request; else with what is queued. `approve` is asked about each call; with none here and none in the session every
-        call is denied. Prompts that a run was stopped before showing are not part of the conversation.
+        call is denied. Prompts that had no event yet when the run was stopped are not part of the conversation.
 
-        Raises `SessionBusy` while another run goes on (here and at the first step), `TypeError` and `ValueError` for what
-        is no prompt; from the first step `ValueError` when there is nothing to do; from any step `TraceWriteError`
-        (policy `fail`). All other failures are events.
+        Raises `SessionBusy` while another run goes on (here and at the first step), `TypeError` and `ValueError` for
+        anything that cannot be a prompt; from the first step `ValueError` when there is nothing to do; from any step
+        `TraceWriteError` (policy `fail`). All other failures are events.
         """
         self._check_free()
         messages = prompt_messages(prompts, self._registry)
@@ -353,7 +352,7 @@ class Session(WithQueues):
 
         The trace shows the tools by the next run's `tool_list_ready`, the model by its replies, and both model and
         system prompt at the head of the next file, which a compaction opens. Raises `SessionBusy` while a run goes on,
-        `TypeError` for what there is not.
+        `TypeError` for a setting that does not exist.
         """
         self._check_free()
         context = {name: changes.pop(name) for name in ("tools", "system_prompt") if name in changes}
@@ -364,10 +363,10 @@ class Session(WithQueues):
         self._head()
 
     async def aclose(self) -> None:
-        """End the run that goes on, and give the session free for others. A second call does nothing.
+        """End the run that goes on, if one does, and unlock the session for other writers. A second call does nothing.
 
-        The end of the run is awaited, bounded in time, also under a cancellation. Raises what a tool's `KeyboardInterrupt`
-        or `SystemExit` left to be raised; the session is free all the same.
+        The end of the run is awaited, bounded in time, also under a cancellation. Raises a `KeyboardInterrupt`
+        or `SystemExit` that a tool raised and no step has raised yet; the session is unlocked all the same.
         """
         self._closed = True
         run = None if self._run is None else self._run()
@@ -378,7 +377,7 @@ class Session(WithQueues):
             self.close()
 
     def close(self) -> None:
-        """Give the session free, for synchronous code: a run that goes on is not awaited, its next record fails."""
+        """Unlock the session, for synchronous code: a run that goes on is not awaited, and its next record fails."""
         self._closed = True
         self._writer.close()
 
@@ -447,7 +446,7 @@ class Session(WithQueues):
         )
 
     def _close_compaction(self) -> None:
-        """A compaction that a run was left in ends before anything else is written."""
+        """Record the end of a compaction that a run left open, before anything else is written."""
         begin, self.conversation.open_compaction = self.conversation.open_compaction, None
         if begin is None:
             return
@@ -459,7 +458,7 @@ class Session(WithQueues):
             log.warning("the end of a compaction could not be written: %s", error)
 
     def _head(self) -> None:
-        """What heads the next file says the present model and system prompt."""
+        """Put the present model and system prompt into the `session_meta` of the next file."""
         payload = {**self._meta["payload"], **model_identity(self.model), "system_prompt": self.system_prompt or ""}
         if payload != self._meta["payload"]:
             self._meta = {**self._meta, "timestamp": timestamp(self._wall_clock()), "payload": payload}

@@ -140,7 +140,7 @@ def subagent(
 
 @attrs.define
 class _Family:
-    """The tree of agents below one call of a run that is no child itself."""
+    """The tree of agents below one call of a run that is not a child itself."""
 
     max_depth: int
     max_descendants: int

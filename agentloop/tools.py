@@ -47,12 +47,16 @@ _NAME = r"[A-Za-z0-9_-]+"
 
 @frozen
 class ToolInvocation:
-    """One call about to run (or that ran), as hooks see it. `arguments` is a copy of the validated arguments."""
+    """One call that is about to run, or that ran, as callbacks and hooks see it."""
 
     id: str
+    """The call's id, as in its events."""
     name: str
+    """What the model called."""
     arguments: dict[str, Any]
+    """A copy of the validated arguments: changing it changes nothing."""
     tool: Tool
+    """What will run, or ran."""
 
 
 class ToolSink(Protocol):
@@ -70,15 +74,15 @@ class ToolSink(Protocol):
         ...
 
     async def child(self, event: SubagentStarted | ChildEvent) -> None:
-        """Take an event of a nested run; waits for room."""
+        """Take an event of a nested run; waits until the consumer has room for it."""
         ...
 
     async def close(self, close: Callable[[], Awaitable[Any]]) -> None:
-        """Await the clean-up of a nested run, which a cancellation of the tool does not cut."""
+        """Await the clean-up of a nested run; a cancellation of the tool does not cut it short."""
         ...
 
     def closing_bound(self, seconds: float) -> None:
-        """A nested run needs up to this long to close after an abort."""
+        """Say that a nested run may need so many seconds to close after an abort."""
         ...
 
 
@@ -100,19 +104,20 @@ class ToolContext:
         self.tool_call_id = tool_call_id
         self.tool_name = tool_name
         self.abort = abort
-        """Fires when the call is to stop; return within `Config.abort_grace` after it to have your result kept."""
+        """Fires when the call is to stop. What is returned within `Config.abort_grace` seconds after it is kept."""
         self.approve = approve
         """The run's `Config.approve`, for a nested run to ask; None: all calls run."""
         self.run_abort = run_abort
-        """The run's `Config.abort`: fires at once, where `abort` follows when the run has noticed."""
+        """The run's `Config.abort`. It fires at once; `abort` a little later, when the run has noticed."""
         self._sink = sink
 
     def progress(self, partial: ToolResult | str | ContentBlock | Iterable[ContentBlock | str]) -> None:
-        """Show progress on the call's card; it replaces the progress before. Not awaited; callable from any thread."""
+        """Show progress on a screen; it replaces the progress before. Not to be awaited; callable from any thread."""
         self._sink.progress(partial if isinstance(partial, ToolResult) else ToolResult(content_blocks(partial)))
 
     def output(self, text: str) -> Awaitable[None]:
-        """Stream a piece of the result's text. `await` it for back-pressure; in a sync tool the call itself waits."""
+        """Stream a piece of the result's text. `await` it, so that the tool goes no faster than its consumer; in a sync tool
+        the call itself waits."""
         return self._sink.output(text)
 
     async def nested(
@@ -187,20 +192,23 @@ class Tool:
     """
 
     name: str
+    """What the model calls it. Providers take letters, digits, `_` and `-`."""
     description: str
+    """What the model is told about it."""
     parameters: JsonObject = field(converter=_schema_of)
     """JSON Schema of the arguments object."""
     execute: Callable[..., Any]
+    """What runs; see above."""
     label: str | None = None
-    """A name for people."""
+    """A name for people; never sent to a model."""
     timeout: float | None = None
-    """Seconds; None: `Config.tool_timeout`."""
+    """Longest time of a call, in seconds; None: `Config.tool_timeout`."""
     exclusive: bool = False
-    """Never runs beside another call."""
+    """Whether it never runs beside another call."""
     interruptible: bool = False
-    """A pure wait, which steering may cut short."""
+    """Whether it only waits for something, so that steering may cut it short."""
     replay: Literal["never", "safe"] = "never"
-    """Whether it may run again when a crash left its outcome unknown."""
+    """Whether it may run again (`safe`) when a crash left its outcome unknown."""
     _plan: _Plan = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -373,8 +381,8 @@ def tool(
     annotation, gets the context and is not in the schema. With `parameters` (a JSON Schema) the signature is not read:
     the function gets the arguments object as its first argument, and the context as its second if it has one.
 
-    An instance of a class of yours is made twice: once to see whether the class takes the arguments (what it raises is
-    the model's error), once for the call.
+    Where a parameter is a class of yours, an instance is made twice: once to see whether the class takes the arguments
+    (what it raises is told to the model), once for the call.
 
     Raises `ToolDefinitionError`, naming function and parameter, for a signature that JSON arguments cannot fill.
     """

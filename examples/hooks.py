@@ -18,7 +18,7 @@ def guard(invocation: ToolInvocation) -> HookAnswer | None:
 
 
 def remind(prompt: UserMessage) -> HookAnswer:
-    """Behind each prompt: a text of the harness."""
+    """After each prompt: a text that the model reads and nobody typed."""
     return HookAnswer(message="Run the tests before you finish.")
 
 

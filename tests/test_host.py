@@ -905,7 +905,7 @@ async def test_a_timer_that_is_cancelled_does_not_go_off() -> None:
 
 
 async def test_a_timer_goes_off_after_its_time() -> None:
-    """In real seconds."""
+    """It rings when so many seconds of real time have passed, and not before."""
     rang, began = anyio.Event(), anyio.current_time()
     make_host().timer(0.02, rang.set)
     with anyio.fail_after(10):

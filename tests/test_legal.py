@@ -45,7 +45,7 @@ def test_results_in_call_order_are_no_repair(caplog: pytest.LogCaptureFixture) -
 def test_results_out_of_call_order_are_a_repair(order: str, caplog: pytest.LogCaptureFixture) -> None:
     """The log says that one was moved."""
     make_legal([GO, assistant(*[call(id) for id in "abc"[: len(order)]]), *[result(id) for id in order]])
-    assert "was moved behind its call" in caplog.text
+    assert "was moved after its call" in caplog.text
 
 
 def test_an_id_of_left_out_replies_alone_is_free(caplog: pytest.LogCaptureFixture) -> None:

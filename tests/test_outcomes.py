@@ -231,7 +231,7 @@ async def test_what_after_tool_call_makes_of_it(value: Any, answer: Any, outcome
 
 
 async def test_after_tool_call_keeps_the_code_of_an_error() -> None:
-    """A time-out stays one."""
+    """A time-out stays one, whatever result takes its place."""
     end = await ended(told_to_stop("half", timeout=5), after=lambda invocation, result: ToolResult("x", is_error=True))
     assert said(end) == ("tool_timeout", "fatal", True, "x")
 

@@ -351,7 +351,7 @@ async def test_a_record_that_cannot_be_written(policy: Any, tmp_path: Path, capl
 
 
 async def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    """`create` says so."""
+    """`create` raises `TraceWriteError` at once, before there is a run."""
     (tmp_path / "file").write_text("")
     with pytest.raises(TraceWriteError, match="expected to lock the session"):
         Session.create(tmp_path / "file", ScriptedModel())

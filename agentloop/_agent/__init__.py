@@ -1,1 +1,1 @@
-"""The parts of `agent`: its state, queues, readers, inputs and its thread."""
+"""The parts of `agent`: its state, queues, listeners, readers, inputs and its thread."""

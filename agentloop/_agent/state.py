@@ -18,7 +18,7 @@ class AgentState:
     """The kernel's `State` folded over one run after another. Read its attributes; only its owner calls `apply`.
 
     An observer that starts with the same messages and folds the same events knows the same at every event, also in another
-    process. Each run begins with the messages that the run before left: its context, and its `AgentEnd.messages` behind
+    process. Each run begins with the messages that the run before left: its context, and its `AgentEnd.messages` after
     (in the place of it after a compaction).
     """
 

@@ -1,7 +1,7 @@
 """Conditions on the arguments of a call, decided in bounded time, with a third answer where they cannot be decided.
 
-A rule that opens a door (allow) needs certainty: its conditions must hold for everything that they look at. A rule that
-closes one (ask, deny, forbid) needs a suspicion: one hit, or a value that cannot be judged, is enough.
+A rule that allows must be certain: its conditions must hold for everything that they look at. For a rule that asks,
+denies or forbids one hit is enough, or a value that cannot be judged.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def _frozen_value(value: Any) -> Any:
 
 @attrs.frozen
 class Condition:
-    """One place in the arguments, and what stands there.
+    """One place in the arguments, and a test of what stands there.
 
-    `argument` is a path: `command`, `options.depth`, `files[0]`, `files[*]` (each), `["odd.key"]`, `**` (every value that
-    is no object or array, wherever it stands). Exactly one of:
+    `argument` is a path: `command`, `options.depth`, `files[0]`, `files[*]` (each), `["odd.key"]`, `**` (every value but
+    objects and arrays, wherever it stands). Exactly one test is given:
 
     - `equals`: this JSON value (`1` is `1.0`, but neither `true` nor `"1"`);
-    - `glob`, `regex`: a pattern for the whole text (`agentloop.approval` says which); what is no text is its JSON text;
+    - `glob`, `regex`: a pattern for the whole text (`agentloop.approval` says which); what is not a text is its JSON text;
     - `within`: a path below this folder (or the folder), by its words alone: `..` is worked out, symbolic links are not.
 
     Raises `ValueError` for a path or a pattern that cannot be read.
@@ -180,11 +180,11 @@ def _is_within(value: Any, folder: str, budget: Budget) -> bool | None:
     if not isinstance(value, str):
         return None if isinstance(value, Mapping | list | tuple) else False
     budget.take(len(value))
-    if "\0" in value or "\\" in value:  # what a backslash is, the tool's system decides
+    if "\0" in value or "\\" in value:  # whether it separates folders depends on the system that the tool runs on
         return None
     path, base = _normal(value), _normal(folder)
     if posixpath.isabs(path) != posixpath.isabs(base) or ":" in path.partition("/")[0]:
-        return None  # where the working folder is decides, or a drive
+        return None  # it depends on where the working folder is, or on a drive
     if path.startswith(("../", "~")) or path == "..":
         return None
     return base in (".", path) or path.startswith(base.rstrip("/") + "/")
@@ -196,6 +196,5 @@ def _is_folder(path: str) -> bool:
 
 def _normal(path: str) -> str:
     normal = posixpath.normpath(path)
-    return (
-        normal[1:] if normal.startswith("//") else normal
-    )  # which POSIX leaves to the system; all we know take it as /
+    # POSIX leaves the meaning of two leading slashes to the system; all that we know take them as one.
+    return normal[1:] if normal.startswith("//") else normal

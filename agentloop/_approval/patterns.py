@@ -86,7 +86,7 @@ class _Parser:
         return One(character.__eq__)
 
     def one_of(self, negation: str, escapes: bool) -> One:
-        """A class, behind its `[`."""
+        """A class, after its `[`."""
         start = self.at - 1
         negated = self.take(negation)
         tests: list[Test] = []
@@ -120,7 +120,7 @@ class _Parser:
         return self.escape() if escapes and character == "\\" else character
 
     def escape(self) -> str | Test:
-        """What stands behind a backslash: a character, or a kind of character."""
+        """What stands after a backslash: a character, or a kind of character."""
         at = self.at - 1
         character = self.peek()
         self.at += 1

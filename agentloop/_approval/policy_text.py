@@ -177,7 +177,7 @@ def _text_of(source: str | Path, name: str) -> str:
 
 
 class _Lines:
-    """Where the tables and keys of a policy stand: the lines of `[[rules]]`, and of keys behind them."""
+    """Where the tables and keys of a policy stand: the lines of `[[rules]]`, and of keys after them."""
 
     def __init__(self, text: str) -> None:
         self._places: dict[str, int] = {}
@@ -207,7 +207,7 @@ _KEY: Final = re.compile(r"\s*[\"']?([A-Za-z0-9_-]+)[\"']?\s*=")
 
 
 def _open_quote(line: str, quote: str) -> str:
-    """Which quotes of several lines are open behind a line."""
+    """Which quotes of several lines are open after a line."""
     at = 0
     while at < len(line):
         if quote:

@@ -2,7 +2,7 @@
 
 An answer is bound to what was shown. It names the call and carries the digest of tool and arguments; if something else is
 asked under that id meanwhile, it is refused. A question that is no longer waited for (time-out, abort, the run was left)
-takes no answer. What a run then did is told by its `ApprovalDecision`, which alone counts.
+takes no answer. What counts in the end is the run's `ApprovalDecision`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Key: TypeAlias = tuple[str, ...]
 """The origin of a question and its call's id."""
 
 _REMEMBERED: Final = 1_000
-"""Questions that are over, to tell a late answer from one to nothing."""
+"""How many questions that are over are remembered, so that a late answer is told from one to no question at all."""
 
 
 class PolicyLike(Protocol):
@@ -53,7 +53,7 @@ def decided(policy: PolicyLike, name: str, arguments: Mapping[str, Any]) -> Verd
 
 @attrs.frozen
 class Question:
-    """A call that a person is asked about."""
+    """A call that a person is asked about: its id (`tool_call_id`), and the tool (`tool_name`)."""
 
     tool_call_id: str
     tool_name: str
@@ -91,7 +91,8 @@ class Approvals:
 
     With `Config.approval_order="all_at_once"` all calls of a reply are listed at once; with `approval_timeout` a question
     that nobody answers is denied. One object may serve several runs at once if their call ids differ, and nested runs,
-    whose questions have an origin. All methods may be called from any thread. Raises `TypeError` for a policy that is none.
+    whose questions have an origin. All methods may be called from any thread. Raises `TypeError` for a policy without a
+    `decide`.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ STEPS: Final = 1_000_000
 
 @attrs.frozen
 class Verdict:
-    """What a policy says about one call, and why."""
+    """What a policy says about one call (`word`), and why."""
 
     word: Word
     reason: str
@@ -67,13 +67,13 @@ def _unless(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
 
 @attrs.frozen
 class Rule:
-    """A verdict for the calls of some tools, under some conditions.
+    """A `verdict` for the calls of some tools, under some conditions; `reason` is for people.
 
-    It matches a call if one of `tools` (globs of names) does, all of `where` hold and none of `unless`, and `when` says so:
-    a function of name and arguments that returns True or False (at once; what it raises, or returns else, forbids the
-    call). A rule that allows needs certainty, one that does not a suspicion: see `Condition`.
+    It matches a call if one of `tools` (globs of names) does, all of `where` hold and none of `unless`, and `when` returns
+    True: a sync function of the tool's name and the arguments. What that raises, or returns beside True and False, forbids
+    the call. A rule that allows must be certain to match; for any other a doubt is enough (see `Condition`).
 
-    Raises `ValueError` for a word or a pattern that cannot be read, `TypeError` for a condition that is none.
+    Raises `ValueError` for a verdict or a pattern that cannot be read, `TypeError` for anything but conditions.
     """
 
     verdict: Word = attrs.field(converter=checked_word)

@@ -62,7 +62,8 @@ class _Server:
 
 @attrs.frozen
 class StdioServer(_Server):
-    """A server that is started as a child process and speaks over its standard input and output.
+    """A server that is started as a child process (`command` with `args`, in the folder `cwd`) and speaks over its standard
+    input and output. Its `name` stands before those of its tools.
 
     The process gets the few environment variables that the SDK holds safe (`PATH`, `HOME`, …) and those of `env`, no
     others. It runs in a session of its own: what it starts is ended with it, and Ctrl-C in the terminal is ours alone.
@@ -78,7 +79,8 @@ class StdioServer(_Server):
 
 @attrs.frozen
 class HttpServer(_Server):
-    """A server that is spoken to over streamable HTTP. `auth` is what `httpx2` takes (its `Auth`), or None."""
+    """A server that is reached at `url` over streamable HTTP. Its `name` stands before those of its tools; `headers` go with
+    each request; `auth` is what `httpx2` takes (its `Auth`), or None. Raises `ValueError` for another kind of address."""
 
     transport: ClassVar[Literal["http"]] = "http"
     name: str = attrs.field(validator=_name)

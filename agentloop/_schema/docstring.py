@@ -133,7 +133,7 @@ def _google_entry(line: str) -> tuple[str | None, str]:
 
 
 def _closing(line: str, start: int) -> int:
-    """The index behind the bracket that closes the one at `start`, or the line's end."""
+    """The index after the bracket that closes the one at `start`, or the line's end."""
     depth = 0
     for index in range(start, len(line)):
         depth += {"(": 1, ")": -1}.get(line[index], 0)

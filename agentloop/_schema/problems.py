@@ -38,7 +38,7 @@ class Problems:
 
     def mismatch(self, path: Path, expected: str, value: Any) -> None:
         """Note a value that is not what was expected."""
-        if self.count < MAX_PROBLEMS:  # beyond it the words would be made for nobody
+        if self.count < MAX_PROBLEMS:  # those beyond it are only counted
             self.add(path, f"expected {expected}, got {describe(value)}")
         else:
             self.count += 1

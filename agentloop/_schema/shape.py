@@ -46,7 +46,7 @@ class Reading:
                 value = parse_json(text)
             except ValueError:
                 value = None
-            self._decoded[id(text)] = (value, text)  # the text is kept so that its identity stays its own
+            self._decoded[id(text)] = (value, text)  # the text is kept alive so that no other object gets its id
         value = self._decoded[id(text)][0]
         return value if type(value) is kind and nesting(value) + _length(path) <= MAX_JSON_DEPTH else None
 

@@ -39,7 +39,7 @@ _Kind: TypeAlias = Literal["words", "records", "message"]
 
 
 def prompt_messages(given: Prompts, registry: MessageRegistry = REGISTRY) -> tuple[AgentMessage, ...]:
-    """The messages that are meant. Raises `TypeError` or `ValueError`, naming the place, for what is no prompt."""
+    """The messages that are meant. Raises `TypeError` or `ValueError`, naming the place, for anything that is not a prompt."""
     single = isinstance(given, (str, Mapping, *_BLOCKS, *_WHOLE, *_NEVER))
     if not single and (isinstance(given, bytes) or not isinstance(given, Iterable)):
         raise TypeError(f"prompts: expected text, blocks, messages or records, got {type(given).__name__}")

@@ -16,23 +16,23 @@ from agentloop.omni.custom import MessageRegistry
 
 
 class WithQueues:
-    """The part of a `Session` that is steered."""
+    """The part of a `Session` that queues what is said to it."""
 
     conversation: Conversation
     _config: Config
     _registry: MessageRegistry
 
     def steer(self, prompts: Prompts) -> None:
-        """Say something at the next chance: after the turn that goes on, or behind the next run's prompts. From any thread.
+        """Queue what the model shall hear soon: after the present turn, or after the next run's prompts. From any thread.
 
-        What no run has shown yet is in memory alone: it waits for the next run, and is lost with the process. Raises
-        `TypeError` and `ValueError` for what is no prompt, and `TypeError` where the session was given a callback
-        (`get_steering_messages`) that says what is said.
+        A message is in memory alone until a run takes it: it waits for the next run, and is lost with the process. Raises
+        `TypeError` and `ValueError` for anything that is not a prompt, and `TypeError` where the session has a callback
+        (`get_steering_messages`) in the place of its queue.
         """
         self._queue("steering", prompts)
 
     def follow_up(self, prompts: Prompts) -> None:
-        """Say something when the run would end otherwise. As `steer` in all else (`get_follow_up_messages`)."""
+        """Queue what the model shall hear when the run would end otherwise. All else as with `steer`."""
         self._queue("follow_up", prompts)
 
     def _queue(self, queue: QueueName, prompts: Prompts) -> None:
@@ -41,15 +41,15 @@ class WithQueues:
         self.conversation.queues.add(queue, prompt_messages(prompts, self._registry))
 
     def queued(self, queue: QueueName) -> tuple[AgentMessage, ...]:
-        """What waits in `steering` or `follow_up`, the next one first."""
+        """The messages that wait in the queue `steering` or `follow_up`, the next one first."""
         return self.conversation.queues.waiting(queue)
 
     def take_back(self, queue: QueueName | None = None) -> tuple[AgentMessage, ...]:
-        """Remove what waits in one queue, or in both, and return it, steering first. What a run has taken is not here."""
+        """Remove and return the messages that wait in one queue, or in both, steering first; not what a run has taken."""
         return self.conversation.queues.take_back(queue)
 
     def set_queue_mode(self, queue: QueueName, mode: QueueMode) -> None:
-        """How much of a queue is taken at a time: `one_at_a_time` (as at first) or `all`."""
+        """Say how many messages of a queue are taken at a time: `one_at_a_time` (the default) or `all`."""
         self.conversation.queues.set_mode(queue, mode)
 
     def _queued_first(self) -> tuple[AgentMessage, ...]:

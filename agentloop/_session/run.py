@@ -27,7 +27,7 @@ log = logging.getLogger("agentloop.session")
 
 
 class Slot(Protocol):
-    """Where a session's one run has its place."""
+    """What a run needs of its session: to be the only one that goes on, and to say when it is over."""
 
     conversation: Conversation
 
@@ -108,7 +108,7 @@ class SessionRun(Stepped[Event]):
     def _begin(self) -> Recording:
         assert self._start is not None
         start, self._start = self._start, None
-        self._over = True  # until it has its place
+        self._over = True  # until the session has taken it
         self._slot.take(self)
         self._over = False
         recording = self._recording = start(self.clock)
@@ -142,7 +142,7 @@ class SessionRun(Stepped[Event]):
         return self._recording is not None and self._recording.skip_wait()
 
     def keep_alive(self) -> None:
-        """A cancelled step no longer ends the run; whoever asks for this closes it (`running` does both)."""
+        """From now on a cancelled step does not end the run. Whoever calls this must close it (`running` does both)."""
         self._keep = True
         if self._recording is not None:
             self._recording.keep_alive()
@@ -169,7 +169,7 @@ class SessionRecords(Stepped[Record]):
             try:
                 records = self._encode(event)
             except BaseException as error:
-                # An application's own message, which the trace has not got either (policy `warn`).
+                # An application's own message that has no form in JSON; the trace lacks it as well (policy `warn`).
                 order = order_to_leave(error)
                 if order is not None:
                     await self.aclose()

@@ -92,7 +92,7 @@ def _main(given: list[str], *, own_process: bool) -> int:
 def _parsed(
     parser: argparse.ArgumentParser, subparser: argparse.ArgumentParser, given: list[str]
 ) -> argparse.Namespace:
-    """The arguments. Words of the prompt may stand behind options too, which argparse by itself does not take."""
+    """The arguments. Words of the prompt may stand after options too, which argparse by itself does not take."""
     parsed, rest = parser.parse_known_args(given)
     words = getattr(parsed, "prompt", None)
     if rest:

@@ -58,7 +58,7 @@ def _no_file(name: str) -> str:
 
 
 def check_id(name: str) -> None:
-    """Raises `UsageError` for a name that is no file's and cannot be the id of a session."""
+    """Raises `UsageError` for a name that is not a file's and cannot be the id of a session."""
     expected = f"{name}: expected a file of records or the id of a session"
     if name.endswith(".jsonl") or os.path.basename(name) != name:
         raise UsageError(f"{expected}, and {_no_file(name)}")

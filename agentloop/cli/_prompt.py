@@ -47,7 +47,7 @@ def tell_unread_input(output: Output) -> bool:
     """Say so on standard error when text stands on standard input that nobody reads. Never waits, takes nothing."""
     waits = _waiting()
     if waits:
-        output.note("standard input is not read: put - behind the prompt to add it\n")
+        output.note("standard input is not read: put - after the prompt to add it\n")
     return waits
 
 

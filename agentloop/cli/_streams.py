@@ -57,7 +57,7 @@ class Output:
         self._out.write(text.translate(_SYMBOLS) if self._plain_symbols else text)
 
     def note(self, text: str) -> None:
-        """Write to standard error, behind what standard output has so far."""
+        """Write to standard error, after what standard output has so far."""
         self._out.flush()
         self._notes.write(text)
         self._notes.flush()

@@ -9,9 +9,8 @@ _HARMFUL: Mapping[int, str] = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},  # shown as their pictures
     0x7F: "\u2421",
     **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),  # eight-bit control sequences
-    **dict.fromkeys(
-        [*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd"
-    ),  # these turn the writing direction round
+    # Marks that change the direction of writing.
+    **dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd"),
 }
 
 
@@ -23,7 +22,7 @@ def safe(text: str) -> str:
 
 
 def row(text: str) -> str:
-    """The text made safe, in one line as long as it is; the last door before a terminal."""
+    """The text made safe and in one line, however long: the last thing that happens to it before a terminal."""
     return safe(text).replace("\n", " ").replace("\t", " ")
 
 
@@ -32,9 +31,8 @@ def safe_json(text: str) -> str:
     return text if text.isascii() and text.isprintable() else text.translate(_ESCAPED)
 
 
-_ESCAPED: Mapping[int, str] = {
-    code: f"\\u{code:04x}" for code in _HARMFUL if code >= 0x20
-}  # others JSON escapes itself
+# JSON itself escapes those below 0x20.
+_ESCAPED: Mapping[int, str] = {code: f"\\u{code:04x}" for code in _HARMFUL if code >= 0x20}
 
 
 def one_line(text: str) -> str:
@@ -42,7 +40,7 @@ def one_line(text: str) -> str:
     return " ".join(safe(text[:_ONE_LINE]).split())
 
 
-_ONE_LINE = 4_000  # more than any line shows; keeps a huge text from being worked through for one
+_ONE_LINE = 4_000  # characters: more than any terminal shows in a line, so the rest of a huge text is not looked at
 
 
 def width_of(text: str) -> int:
@@ -59,7 +57,7 @@ def _columns(character: str) -> int:
 
 
 def cut(text: str, columns: int, ellipsis: str = "…") -> str:
-    """The text, or as much of its beginning as fits with an ellipsis behind it."""
+    """The text, or as much of its beginning as fits with an ellipsis after it."""
     if width_of(text) <= columns:
         return text
     room = columns - width_of(ellipsis)

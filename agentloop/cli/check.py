@@ -45,7 +45,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 @attrs.define
 class Report:
-    """What was found in one file."""
+    """The `findings` in one `file`, and how many `records` it holds."""
 
     file: str
     findings: list[Finding] = attrs.field(factory=list)
@@ -137,7 +137,7 @@ class _Runs:
         if isinstance(event, ApprovalRequest):
             self._asks.add(event.tool_call_id)
         if self.trace and isinstance(event, CompactionEnd) and event.status == "retryable" and event.attempt is None:
-            self._checkers = None  # what a resume puts behind a compaction in which a run was killed
+            self._checkers = None  # what a resume puts after a compaction in which a run was killed
         elif self._late is not None and not self._is_late_answer(event):
             report, finding = self._late  # the run goes on: somebody had the session
             report.findings.append(finding)

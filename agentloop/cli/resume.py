@@ -24,7 +24,7 @@ from agentloop.cli._words import usage_words
 from agentloop.cli.run import add_run_arguments, run_prompt
 from agentloop.errors import TraceReadError
 from agentloop.models.offline import OfflineModel
-from agentloop.omni.resume import Resumed, refuse, resume_file, resume_session, to_json
+from agentloop.omni.resume import Resumed, resumable_meta, resume_file, resume_session, to_json
 from agentloop.omni.trace import TraceFile, latest_file
 
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Show what the session gives back, or go on with it."""
+    """Show what the session gives back, or go on with it. Raises `UsageError` for options that exclude each other."""
     resumed = find(arguments.session, arguments.traces)
     if resumed.damage:
         print(safe(resumed.damage), file=sys.stderr)
@@ -98,7 +98,7 @@ def _place(name: str, traces: str) -> tuple[str, str]:
 def _recorded_model(resumed: Resumed) -> str:
     """The words of `--model` for the model that the session had."""
     try:
-        meta = refuse(resumed)["payload"]
+        meta = resumable_meta(resumed)["payload"]
     except TraceReadError as error:
         raise UsageError(str(error)) from None
     provider = meta["provider"]

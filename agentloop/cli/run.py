@@ -174,7 +174,7 @@ async def _tick(printer: Printer) -> None:
 
 
 def _only(error: BaseException) -> BaseException:
-    """The one error in groups of one; else the first that is no group."""
+    """The one error in groups of one; else the first that is not a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -140,7 +140,8 @@ def _counted(count: int, what: str) -> str:
 
 
 def inside(root: Path, path: str) -> Path:
-    """The real path of `path` below `root`. Raises `PermissionError` where it leads out of it."""
+    """The real path of `path` below `root`. Raises `PermissionError` for a path that leads out of it, `ValueError` for one that
+    cannot be a path."""
     if "\0" in path:
         raise ValueError(f"path: expected a path, got {path!r}")
     real = (root / path).resolve()

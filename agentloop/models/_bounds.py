@@ -4,7 +4,7 @@ Its own readers of streams and of error bodies have no bounds. Decoded bytes cou
 counts with what it becomes. One of the SDKs copies all that it holds of an event at each of its lines: what that comes to
 is bounded as well.
 
-And its own readers know the grammar of server-sent events by half: a comment behind an `id`, a `retry` alone or an event
+And its own readers know the grammar of server-sent events by half: a comment after an `id`, a `retry` alone or an event
 without data make one raise, a byte order mark costs the first event, a missing blank line the last one. So an SDK gets
 each event anew, as its name and one line of data.
 """
@@ -22,10 +22,10 @@ from agentloop.models._framing import SseReader
 from agentloop.models._held import Held, close_whole
 
 MAX_HELD: Final = 64 * 1024 * 1024
-"""Bytes of one event of a stream, or of a whole answer that is no stream."""
+"""Bytes of one event of a stream, or of a whole answer that is not a stream."""
 
 MAX_COPIED: Final = 4 * 1024 * 1024 * 1024
-"""Bytes of one event, each counted once for every line end of the event that comes behind it."""
+"""Bytes of one event, each counted once for every line end of the event that comes after it."""
 
 _BLANK_LINES: Final = (b"\n\n", b"\r\r", b"\n\r\n")
 _LONGEST: Final = 3
@@ -107,7 +107,7 @@ class _PlainEvents:
         yield from self._done()
 
     def end(self) -> Iterator[bytes]:
-        """An event that misses no more than its blank line, or an answer that is no stream in spite of its type."""
+        """An event that misses no more than its blank line, or an answer that is not a stream in spite of its type."""
         for data in self._reader.end():
             if data[:1] == b"<":
                 raise ModelError("malformed", f"expected a stream of events, got {read_body(data).message}")

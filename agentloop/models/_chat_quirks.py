@@ -67,10 +67,13 @@ class ChatQuirks:
     names: Mapping[str, str | None] = attrs.field(factory=dict)
     """The provider's own name of a common option (`{"seed": "random_seed"}`); None: it cannot do it."""
     thinking: Fragments = EFFORT_TO_HIGH
+    """What each level of thinking adds to the body."""
     usage_option: bool = True
     """Whether it takes `stream_options` and needs it to report usage."""
     system_role: str = "system"
+    """The role of the message with the system prompt."""
     call_id: IdRule = IdRule()
+    """Which ids of calls it takes."""
     echo_reasoning: bool = True
     """Whether it takes the reasoning of its own earlier replies back."""
     text_ends_at_call: bool = False

@@ -89,7 +89,7 @@ class Reader:
 
     def read(self, chunk: Any) -> list[ModelChunk]:
         """The chunks that one event of the stream gives. Raises `ModelError` for errors that the stream tells of, and
-        (`malformed`) for what is no chunk."""
+        (`malformed`) for anything that is not a chunk."""
         if not isinstance(chunk, Mapping):
             raise _malformed("an object", chunk)
         choices = chunk.get("choices")
@@ -134,7 +134,7 @@ class Reader:
         if isinstance(choice.get("error"), Mapping):
             raise payload_error(choice["error"])
         delta = choice.get("delta")
-        if delta is None and not self._streamed:  # an answer that came whole although a stream was asked for; behind a
+        if delta is None and not self._streamed:  # an answer that came whole although a stream was asked for; after a
             delta = choice.get("message")  # stream it only says again what came
         if delta is not None:
             self._streamed = True
@@ -358,7 +358,7 @@ class _Audio:
         return "expires_at" in self._beside
 
     def block(self) -> InlineData | None:
-        """All of it; None if there was none. Raises `ModelError` (`malformed`) for what is no base64."""
+        """All of it; None if there was none. Raises `ModelError` (`malformed`) for anything that is not base64."""
         if not self._pieces:
             return None
         data = "".join(self._pieces)

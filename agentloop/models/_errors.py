@@ -1,6 +1,6 @@
 """What a failed request means: one classification of statuses, bodies, headers and exceptions, for every adapter.
 
-Three doors, all giving a `ModelError`: `response_error` for an HTTP answer that is no stream, `payload_error` for an
+Three doors, all giving a `ModelError`: `response_error` for an HTTP answer that is not a stream, `payload_error` for an
 error object inside a stream that began well, `exception_error` for whatever an SDK or an HTTP library raised.
 
 The order of the readings: 401 and signs of a wrong credential first (several providers answer a wrong key with 400),

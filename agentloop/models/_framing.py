@@ -27,7 +27,7 @@ _BLANKS = b" \t\r\n"
 class EventBytes:
     """`feed` it the body as it comes, then `end` it; both give the events that are whole, parsed.
 
-    Raises `ModelError` (`malformed`) for what is no JSON, after the events before it. An event that the end of the body
+    Raises `ModelError` (`malformed`) for text that is not JSON, after the events before it. An event that the end of the body
     cut off is left out: a stream that ends inside of one says by its missing stop reason that it was cut.
     """
 
@@ -242,7 +242,7 @@ class JsonReader:
         return position
 
     def _inside(self, piece: bytes, position: int) -> int:
-        """Behind the end of the object, or to the end of the piece."""
+        """After the end of the object, or to the end of the piece."""
         while position < len(piece) and self._depth:
             if self._escaped:
                 self._escaped = False

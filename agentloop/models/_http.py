@@ -43,7 +43,7 @@ class HttpClient(KeptClient):
 async def post(client: Any, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> SdkStream:
     """Send a JSON body; the answer, whose `next` gives pieces of its decoded bytes. Close it with `close`.
 
-    Raises `ModelError` for an answer that is no success, with the connection closed, and for a body that JSON cannot
+    Raises `ModelError` for an answer that is not a success, with the connection closed, and for a body that JSON cannot
     say; what `httpx2` raises goes through.
     """
     try:
@@ -109,7 +109,7 @@ class Reader(Protocol):
 
 
 def _read(events: Iterable[Any], reader: Reader) -> Iterator[ModelChunk]:
-    """The chunks of events. What is none behind a whole reply is passed over, as a stream that breaks there is."""
+    """The chunks of events. What is none after a whole reply is passed over, as a stream that breaks there is."""
     try:
         for event in events:
             yield from reader.feed(event)

@@ -28,7 +28,7 @@ END: Final = object()
 """What `SdkStream.next` gives at the end."""
 
 TRAILING_BOUND: Final = 5.0
-"""Seconds for all that may come behind the end of a reply (usage, the end of the stream)."""
+"""Seconds for all that may come after the end of a reply (usage, the end of the stream)."""
 
 _PIECES: Mapping[type, str] = {TextChunk: "text", ThinkingChunk: "thinking", ToolCallChunk: "arguments"}
 
@@ -44,7 +44,7 @@ def load_sdk(package: str, extra: str) -> Any:
 
 
 class KeptClient:
-    """A client of the caller's, or one made for each request and closed behind it, so that nothing stays open; between
+    """A client of the caller's, or one made for each request and closed after it, so that nothing stays open; between
     `keep` and `close` one is made and kept, connections included."""
 
     closer: ClassVar[str] = "close"
@@ -63,7 +63,7 @@ class KeptClient:
 
     async def release(self, client: Any, stream: SdkStream | None = None) -> None:
         """Close the stream of a request, then the client if it was made for this request alone (None: there is neither).
-        Shielded and bounded; raises nothing but what is no `Exception`, and then too both are closed."""
+        Shielded and bounded; raises nothing but what is not an `Exception`, and then too both are closed."""
         try:
             if stream is not None:
                 await stream.close()
@@ -178,7 +178,7 @@ class SdkStream:
         return END
 
     def goes_on(self, chunk: ModelChunk) -> None:
-        """A chunk came behind the end of its reply. If it says something that was not the end (some servers send a reason
+        """A chunk came after the end of its reply. If it says something that was not the end (some servers send a reason
         with every event), and the bound begins anew."""
         if isinstance(chunk, BlockChunk) or getattr(chunk, _PIECES.get(type(chunk), ""), None):
             self._left = None
@@ -190,7 +190,7 @@ class SdkStream:
             return END
 
     async def close(self) -> None:
-        """Close the connection, then all generators; shielded and bounded, raises nothing but what is no `Exception`."""
+        """Close the connection, then all generators; shielded and bounded, raises nothing but what is not an `Exception`."""
         try:
             await close_whole(self._stream.close)
         finally:

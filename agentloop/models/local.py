@@ -160,7 +160,7 @@ class _Answer:
             self._events.clear()
             with contextlib.suppress(Exception):  # what went wrong is of no interest any more
                 await self.next()
-        self._thread.join(1)  # it has said its last word, so this does not wait
+        self._thread.join(1)  # its last event is there, so this does not wait
 
     def _work(self) -> None:
         try:

@@ -74,7 +74,7 @@ class OfflineModel:
 
 @attrs.frozen
 class Wish:
-    """A tool that would help, with its arguments as JSON text."""
+    """A `tool` that would help, by its name, with its `arguments` as JSON text."""
 
     tool: str
     arguments: str
@@ -82,7 +82,7 @@ class Wish:
 
 @attrs.frozen
 class Reply:
-    """What the rules came to."""
+    """What the rules came to: some `thinking`, a `text`, or `calls`."""
 
     thinking: str
     text: str

@@ -5,7 +5,7 @@ The rules of the file:
 - Thinking of the same model goes back as the message's `thinking`: models that think between calls want it.
 - `fidelity` of a call is what it holds beside name and arguments (an id, its place in the batch). It goes back to the
   provider and model that made it; an id that was made up here stays here, and the result names its tool.
-- Calls come whole and text may go on behind them, so a text stays one block until the reply ends.
+- Calls come whole and text may go on after them, so a text stays one block until the reply ends.
 - Pictures that a model makes are data of the reply. What else a message holds is kept in the reply's `fidelity`, under
   `message`: a list of all that came under a name.
 - A reply is whole with `done`; one whose stream ends before was cut. Errors come as a line of their own.

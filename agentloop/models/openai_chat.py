@@ -98,7 +98,7 @@ async def _ask(client: Any, body: Mapping[str, Any]) -> Any:
 
 
 def _read(event: Any, reader: Reader) -> list[ModelChunk]:
-    """The chunks of an event. What is none behind a whole reply is passed over, as a stream that breaks there is."""
+    """The chunks of an event. What is none after a whole reply is passed over, as a stream that breaks there is."""
     try:
         return reader.read(_plain(event))
     except ModelError:

@@ -130,7 +130,8 @@ class OpenAIResponses(Adapter):
 
 @attrs.frozen
 class Dialect:
-    """What differs between those that speak this API; see `OpenAIResponses`."""
+    """What differs between those that speak this API; see `OpenAIResponses`, whose parameters these are: `provider`, `store`,
+    `encrypted_reasoning`, `summary`."""
 
     provider: str = "openai"
     store: bool | None = False

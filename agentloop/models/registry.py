@@ -119,7 +119,7 @@ def resolve(name: str, base_url: str | None = None, api_key: str | None = None, 
     adapter's constructor.
 
     Raises `ValueError`, naming what is missing, for an unknown provider without an address, a missing key or variable;
-    `MissingExtra` without the SDK.
+    `MissingExtra` without the SDK; `TypeError` for a `name` that is not a text.
     """
     if not isinstance(name, str):  # a variable of the environment that is not set, say
         raise TypeError(f"model: expected offline, local or PROVIDER:MODEL, got {name!r}")

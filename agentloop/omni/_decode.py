@@ -17,7 +17,7 @@ Origin: TypeAlias = tuple[str, ...]
 class Decoder:
     """Turns records, in the order of their stream or file, into events.
 
-    Events of a child come as `ChildEvent`; sessions are kept apart by `origin`. A record that the one behind it explains
+    Events of a child come as `ChildEvent`; sessions are kept apart by `origin`. A record that the one after it explains
     (a child's pointer before its meta) is held until that comes, or until `finish`. `registry` knows the classes of an
     application's own messages.
     """
@@ -31,7 +31,7 @@ class Decoder:
         """Children whose start was told."""
 
     def feed(self, record: Record) -> list[Event]:
-        """The events that this record completes: often one, often none. Never raises; what is no object gives nothing."""
+        """The events that this record completes: often one, often none. Never raises; what is not an object gives nothing."""
         if not isinstance(record, dict):
             return []  # type: ignore[unreachable]  # a reader of foreign lines may let it through
         if self._desk.busy:

@@ -24,7 +24,7 @@ class TraceFilter:
     def keep(self, record: Record) -> bool:
         """Whether it is written: no fragment, no progress, nothing of a child.
 
-        An `agent_end`, with an `abort` before it, is left out directly behind a completed compaction: that must be the
+        An `agent_end`, with an `abort` before it, is left out directly after a completed compaction: that must be the
         last record of its file.
         """
         if "origin" in record:

@@ -1,4 +1,4 @@
-"""An input in the reading, and what waits for the record behind it."""
+"""An input in the reading, and what waits for the record after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Desk:
         self.busy = False
         """Whether anything waits."""
         self.held: Record | None = None
-        """A record that the one behind it explains."""
+        """A record that the one after it explains."""
         self.owing: Any = None
         """The reader of a session whose input has opened and was not given yet."""
 

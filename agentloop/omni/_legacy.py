@@ -23,7 +23,7 @@ _REFUSED: Final = "llm request error:"
 def modernise(record: Record, following: Record | None = None) -> Record:
     """The record in today's spelling.
 
-    `following` is the record behind it in the file, where it is known: an old `request_end` with `failed` was a
+    `following` is the record after it in the file, where it is known: an old `request_end` with `failed` was a
     definite refusal (`fatal`, `rejected`) when an `abort` with `llm request error: …` stands there, else it was worth a
     retry.
     """
@@ -40,7 +40,7 @@ def modernise(record: Record, following: Record | None = None) -> Record:
 
 
 def needs_following(record: Record) -> bool:
-    """Whether only the record behind it tells what it means."""
+    """Whether only the record after it tells what it means."""
     payload = record.get("payload")
     return isinstance(payload, dict) and payload.get("type") == "request_end" and payload.get("status") == "failed"
 
@@ -83,7 +83,7 @@ def _event(payload: Payload, following: Record | None) -> Payload:
 
 
 def _failed(payload: Payload, status: str, code: str) -> Payload:
-    """The status in its place and the code behind it, where none is there yet."""
+    """The status in its place and the code after it, where none is there yet."""
     changed: Payload = {}
     for key, value in payload.items():
         changed[key] = status if key == "status" else value

@@ -25,7 +25,7 @@ _STAMP: Final = build.timestamp(0).encode()
 
 
 def _frame(record: Record) -> tuple[bytes, ...]:
-    """What stands before, between and behind the timestamp and the places marked `TEXT` and `CALL`."""
+    """What stands before, between and after the timestamp and the places marked `TEXT` and `CALL`."""
     line = dumps_trusted(record) + b"\n"
     pieces = []
     for mark in (_STAMP, b'"TEXT"', b'"CALL"'):
@@ -51,7 +51,7 @@ class LineEncoder(Encoder):
         self._kind: type | None = None
         """Of the last fragment: its class; None when another millisecond, call or run has begun since."""
         self._before = self._behind = b""
-        """What stood before its text and behind it."""
+        """What stood before its text and after it."""
 
     def lines(self, event: Event) -> list[bytes]:
         """The lines of the event's records, in order."""

@@ -60,7 +60,7 @@ class SessionOrder:
         elif is_complete_model_message(record):
             self._complete(kind, payload)
         elif event_kind(record) == "abort" and failed and not old:
-            self._say("abort_is_users", "an abort behind a request that failed by itself")
+            self._say("abort_is_users", "an abort after a request that failed by itself")
         elif event_kind(record) in _EVENTS:
             _EVENTS[str(kind)](self, payload)
 
@@ -131,7 +131,7 @@ class SessionOrder:
             if not (kind in PARTIALS and payload.get("event_type") != "start"):
                 self._say("inside_request", f"a model's {kind} outside a request")
         elif self._used and self._request is not None:
-            self._say("usage_last", f"a model's {kind} behind token_usage")
+            self._say("usage_last", f"a model's {kind} after token_usage")
 
     # ------------------------------------------------------------ calls
 

@@ -157,7 +157,7 @@ class SessionReader:
         return events
 
     def foreign(self, record: Record) -> Events:
-        """The record as it came, behind the end of a message that it ends."""
+        """The record as it came, after the end of a message that it ends."""
         ended = self.give_start() + self.folded(self.finish())
         try:
             return [*ended, Foreign(record)]
@@ -440,7 +440,7 @@ class SessionReader:
 
 
 def _depends(record: Record, kind: Any) -> bool:
-    """Whether the record behind it says something about it: a child's meta, or what an old failure was."""
+    """Whether the record after it says something about it: a child's meta, or what an old failure was."""
     if kind == "subagent":
         return extra(record["payload"], "meta") is True
     return kind == "request_end" and needs_following(record)

@@ -29,7 +29,7 @@ Opaque: TypeAlias = dict[str, Any]
 
 
 class Envelope(TypedDict):
-    """One record."""
+    """One record: a `payload` of the kind that `type` says."""
 
     timestamp: str
     """ISO 8601 UTC with milliseconds and `Z`: when the record was built."""
@@ -40,12 +40,17 @@ class Envelope(TypedDict):
 
 
 class SessionMetaPayload(TypedDict):
-    """The configuration of one model context; the first record of every trace file."""
+    """The configuration of one model context; the first record of every trace file.
+
+    `session_id` is that of the file's name; `system_prompt`, `agent_state` and `workspace` (a folder) as the session was
+    given them.
+    """
 
     session_id: str
     provider: NotRequired[str]
     """Absent only in old traces, which cannot be resumed."""
     model_id: NotRequired[str]
+    """As `provider`."""
     model_context_window: NotRequired[int | str]
     """Tokens, or `unknown`."""
     system_prompt: NotRequired[str]

@@ -1,7 +1,7 @@
 """The walk over a trace's records: which of them a model had committed, which still wait, what was left open.
 
 The rules are the protocol's (one request at a time, committed by its `request_end`), with these of our own: outputs
-stand in call order, behind their calls and before any input; each call has exactly one, whatever a file lacks or
+stand in call order, after their calls and before any input; each call has exactly one, whatever a file lacks or
 repeats; a call that was cut is not in the history; a prompt of a compaction is no conversation, and what waited
 before it is not lost.
 """
@@ -66,7 +66,7 @@ class Item:
     call: Call | None = None
     """Of an output in the history: the call that it answers."""
     end: Payload | None = None
-    """Of an output: the `tool_execution_end` behind it."""
+    """Of an output: the `tool_execution_end` after it."""
     placeholder: bool = False
 
     @property
@@ -124,7 +124,7 @@ class Walk:
         self.span: Payload | None = None
         """The `compaction_begin` without an end."""
         self.closed: Record | None = None
-        """A completed `compaction_end` with nothing of a conversation behind it."""
+        """A completed `compaction_end` with nothing of a conversation after it."""
         self.ours = False
         """Whether the file has lifecycle records."""
         self.has_content = False

@@ -1,6 +1,6 @@
 """Fragments folded into complete records, for readers who want only those.
 
-Everything that is no fragment passes through unchanged, in order. Fragments are kept apart by origin, kind and call, so
+Everything that is not a fragment passes through unchanged, in order. Fragments are kept apart by origin, kind and call, so
 that a parent's and a child's text, or the outputs of two tools, never mix.
 """
 
@@ -11,27 +11,28 @@ from agentloop._values import valid_text
 from agentloop.omni._types import PARTIALS, PIECE_FIELDS, Payload, Record
 from agentloop.omni.records import origin_of
 
-__all__ = ["Aggregator", "Fragments", "Key"]
+__all__ = ["Aggregator", "Key", "Segment"]
 
 Key = tuple[tuple[str, ...], str, str]
+"""What tells the open segments of a stream apart: origin, kind of fragment, id of the call (empty without one)."""
 
 
-class Fragments:
-    """What has come of one segment."""
+class Segment:
+    """The fragments of one text, thinking, call or output so far, added up."""
 
     __slots__ = ("images", "name", "pieces", "record", "stop_reason")
 
     def __init__(self, record: Record) -> None:
         self.record = record
-        """The latest fragment: its timestamp is when the segment was as it is."""
+        """The latest fragment; the complete record gets its timestamp."""
         self.pieces: list[str] = []
         self.images: list[str] = []
         self.name = ""
         self.stop_reason = "completed"
-        """The latest that was said."""
+        """As the latest fragment that says one has it."""
 
     def add(self, record: Record) -> None:
-        """Add a fragment. Raises what a record that does not fit makes it raise."""
+        """Add a fragment. Raises `KeyError`, `TypeError` or `AttributeError` for a record without the shape of one."""
         payload = record["payload"]
         text, name, images = payload[PIECE_FIELDS[payload["type"]]], payload.get("name", ""), payload.get("images", [])
         if type(text) is not str or type(name) is not str or not isinstance(images, list):
@@ -83,7 +84,7 @@ class Aggregator:
     def __init__(self, *, swap: bool = False) -> None:
         """An aggregator at the beginning of a stream."""
         self._swap = swap
-        self._open: dict[Key, Fragments] = {}
+        self._open: dict[Key, Segment] = {}
         self._stopped: dict[Key, Record] = {}
         """With `swap`: folds whose complete record may still come."""
 
@@ -104,13 +105,13 @@ class Aggregator:
         event_type = payload["event_type"]
         if event_type not in ("start", "delta", "stop"):
             raise TypeError("expected start, delta or stop")
-        fragments = self._open.get(key)
-        begun = Fragments(record) if fragments is None or event_type == "start" else fragments
+        segment = self._open.get(key)
+        begun = Segment(record) if segment is None or event_type == "start" else segment
         begun.add(record)
         given = self._before(record, payload) if self._stopped else []
-        if fragments is not None and begun is not fragments:
+        if segment is not None and begun is not segment:
             del self._open[key]  # so that it is the latest in opening order
-            given.append(fragments.complete(_cut(fragments)))
+            given.append(segment.complete(_cut(segment)))
         self._open[key] = begun
         if event_type == "stop":
             del self._open[key]
@@ -155,5 +156,5 @@ def _same_producer(key: Key, record: Record, payload: Payload) -> bool:
     return of_a_tool == output and (not output or key[2] == call)
 
 
-def _cut(fragments: Fragments) -> str:
-    return "aborted" if fragments.stop_reason == "completed" else fragments.stop_reason
+def _cut(segment: Segment) -> str:
+    return "aborted" if segment.stop_reason == "completed" else segment.stop_reason

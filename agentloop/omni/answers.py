@@ -1,7 +1,7 @@
 """Answers to a run that is not there: questions that a recorded session was left with, answered from any process.
 
 A run that waited for a person and was left (or died) leaves its calls open, with an `approval_request` each. An answer is an
-`approval_decision` record behind it, for exactly the arguments that were shown. The session then goes on with these calls:
+`approval_decision` record after it, for exactly the arguments that were shown. The session then goes on with these calls:
 an allowed one runs without a further question if its arguments are still the same, a denied one has its fixed result.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["StoredQuestion", "approved_calls", "open_questions", "store_answer"]
 
 @attrs.frozen
 class StoredQuestion:
-    """A question in a trace that has no answer."""
+    """A question in a trace that has no answer: whether the call `tool_call_id` of the tool `tool_name` may run."""
 
     tool_call_id: str
     tool_name: str

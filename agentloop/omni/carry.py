@@ -37,7 +37,7 @@ def carried_over(messages: Sequence[AgentMessage]) -> tuple[AgentMessage, ...]:
 
     *The last reply was committed* (A): its calls without a result get one that says so; all else is as it is. *It was
     not* (B): results in its input stay, since they answer the turn before; input, thinking, text, calls and their
-    results become one user text `[turn_aborted]`, an older such block is unwrapped into it, and images stand behind
+    results become one user text `[turn_aborted]`, an older such block is unwrapped into it, and images stand after
     it. *No reply since the last input*: as it is. An application's own messages stay.
     """
     last = max((n for n, message in enumerate(messages) if isinstance(message, AssistantMessage)), default=None)
@@ -62,7 +62,7 @@ def carried_over(messages: Sequence[AgentMessage]) -> tuple[AgentMessage, ...]:
 def first_input(
     new: Iterable[AgentMessage], *, summary: UserMessage | None = None, carried: Iterable[AgentMessage] = ()
 ) -> tuple[AgentMessage, ...]:
-    """What the first request behind a resume begins with, in this order: the summary that no turn took, what was
+    """What the first request after a resume begins with, in this order: the summary that no turn took, what was
     carried over, the new input."""
     return (*(() if summary is None else (summary,)), *carried, *new)
 
@@ -76,7 +76,7 @@ def _answers(message: AgentMessage, calls: set[str]) -> bool:
 
 
 def _answered(messages: Sequence[AgentMessage], last: int, reply: AssistantMessage) -> tuple[AgentMessage, ...]:
-    """Each call of the reply with its result, in call order, right behind it."""
+    """Each call of the reply with its result, in call order, right after it."""
     results = {m.tool_call_id: m for m in messages[last + 1 :] if isinstance(m, ToolResultMessage)}
     if all(call.id in results for call in reply.tool_calls):
         return tuple(messages)

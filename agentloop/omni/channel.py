@@ -143,7 +143,7 @@ def _key(record: Record, kind: str) -> FragmentKey:
 
 @attrs.frozen
 class Frame:
-    """One event on its way: its id, its bytes, its number."""
+    """One server-sent event on its way: its `id`, its bytes (`data`), and `seq`, the number that the id ends with."""
 
     id: str
     data: bytes

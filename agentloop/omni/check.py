@@ -25,7 +25,7 @@ RULES: Final[dict[str, str]] = {
     "one_meta": "a file has one session_meta",
     "no_fragments": "a file holds no fragments",
     "no_origin": "a file holds no records of children",
-    "closed_context": "nothing stands behind a completed compaction: the next record goes to the next file",
+    "closed_context": "nothing stands after a completed compaction: the next record goes to the next file",
     "input_first": "the input is written before its request_begin",
     "fragment_start": "a fragment opens with one start, before its deltas and its stop",
     "fragment_edges": "start and stop are empty, and only a start names the tool",
@@ -44,7 +44,7 @@ RULES: Final[dict[str, str]] = {
     "output_of_call": "an output answers a call that stands before it",
     "output_once": "a call has one output",
     "calls_answered": "every committed call has its output before the next request begins",
-    "approval_of_call": "a decision stands behind its call and before its output",
+    "approval_of_call": "a decision stands after its call and before its output",
     "approval_once": "a call is decided on once",
     "compaction_pairs": "every compaction_begin has one compaction_end, of the same reason and mode",
     "mcp_pairs": "mcp_connect_begin and mcp_connect_end stand in pairs",
@@ -56,7 +56,8 @@ _FILE_RULES: Final = frozenset({"meta_first", "one_meta", "no_fragments", "no_or
 
 @attrs.frozen
 class Finding:
-    """A rule that a record breaks. `line` counts from 1 (of the file, or of the records)."""
+    """A record that breaks `rule`; `message` says what is wrong. `line` counts from 1: the line of the file, or the place among
+    the records."""
 
     line: int
     rule: str
@@ -126,7 +127,7 @@ class ProtocolChecker:
     def _file(self, record: Record) -> None:
         """The rules of trace files, whether it is one or not: `finish` knows."""
         if self._closed:
-            self.say("closed_context", "a record behind a completed compaction")
+            self.say("closed_context", "a record after a completed compaction")
         if origin_of(record):
             self._like_a_stream = True
             self.say("no_origin", f"a record of {'/'.join(origin_of(record))}")

@@ -85,7 +85,7 @@ def trace_view(events: Iterable[Event]) -> Iterator[Event]:
     """The events as a trace tells them.
 
     Each block of a reply is one `BlockAdded`, a call that was cut is nothing; progress, streamed output, events of
-    children and their metas are left out, and so is the `AgentEnd` (with its `Abort`) directly behind a compaction that
+    children and their metas are left out, and so is the `AgentEnd` (with its `Abort`) directly after a compaction that
     completed.
     """
     closed = False

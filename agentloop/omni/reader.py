@@ -1,7 +1,7 @@
 """Trace files on disk: their names, which is the newest, and a reader that bears damage.
 
 A line is bytes up to `\\n` and nothing else. Reading takes constant memory and linear time, whatever the file holds:
-a line that is no record is skipped and counted, a last line without its newline that does not parse was cut by a
+a line that is not a record is skipped and counted, a last line without its newline that does not parse was cut by a
 crash and is dropped.
 """
 
@@ -61,16 +61,19 @@ def _short(value: object) -> str:
 
 @attrs.frozen(order=True)
 class TraceFile:
-    """A trace file by its name. Compared by session, index, day: the largest of a session is the newest."""
+    """A trace file at `path`, by what its name says. Compared by `session_id`, `index`, `day`: the largest of a session is the
+    newest."""
 
     session_id: str
     index: int
+    """Which file of the session, from 1; each context has one."""
     day: str
+    """The folder that it is in, `yyyy-mm-dd`."""
     path: Path
 
     @classmethod
     def of(cls, path: str | Path) -> TraceFile | None:
-        """What the name of a file says; None when it is no trace's name."""
+        """The trace file at a path; None where its name is not that of a trace."""
         path = Path(path)
         match = _NAME.fullmatch(path.name)
         return None if match is None else cls(match[1], int(match[2]), path.parent.name, path)
@@ -117,7 +120,7 @@ def latest_file(traces: str | Path, session_id: str) -> Path | None:
 
 
 def latest_session(traces: str | Path) -> str | None:
-    """The newest session, by name, that holds more than a `session_meta`. None when there is none."""
+    """The id of the newest session, by name, that holds more than a `session_meta`; None without one."""
     for file in reversed(trace_files(traces)):
         if any(not is_meta(record) for record in read(file.path)):
             return file.session_id

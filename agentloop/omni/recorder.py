@@ -32,7 +32,7 @@ from agentloop.events import (
     ToolCallDelta,
     ToolCallStart,
 )
-from agentloop.omni._calls import GRACE, Call
+from agentloop.omni._sink_call import GRACE, SinkCall
 from agentloop.omni.codec import Encoder, TraceFilter
 from agentloop.omni.records import Clock, Record
 from agentloop.omni.redact import mask_secrets
@@ -41,11 +41,11 @@ from agentloop.omni.trace import Redact, TraceWriter
 __all__ = ["Policy", "Recording", "Sink", "record"]
 
 Sink: TypeAlias = Callable[[Record], Awaitable[Any] | None]
-"""A place of one's own for records, called with one at a time; usually async."""
+"""Takes records, one at a time, to wherever the application keeps them; usually an async function."""
 
 Policy: TypeAlias = Literal["fail", "warn"]
-"""What a record that cannot be written does: end the run with `TraceWriteError`, or be said once while the run goes
-on."""
+"""What happens when a record cannot be written: `fail` ends the run with `TraceWriteError`; with `warn` it goes on, and a
+warning is logged once."""
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,8 @@ def record(
     redact: Redact | None = mask_secrets,
     clock: Clock = time.time,
 ) -> Recording:
-    """The same events, each recorded before it is handed over. Events of children are theirs to record.
+    """The same events, each recorded before it is handed over. Events of nested runs are not recorded: each has a recorder
+    of its own.
 
     `trace` is a `TraceWriter`, or a sink: then `redact` is asked about each record first (a writer has its own), and
     a sink that does not take a record within `write_timeout` seconds has failed; it is cancelled, and not asked
@@ -112,7 +113,7 @@ class Recording(Wrapper[Event]):
         self._policy = policy
         self._write_timeout = write_timeout
         self._open: tuple[Event, list[Record]] | None = None  # an event whose records are not all written
-        self._call: Call | None = None  # the sink, at the first of those records
+        self._call: SinkCall | None = None  # the sink, at the first of those records
         self._stepping = False
         self._closed = False
         self._keep = False
@@ -134,7 +135,7 @@ class Recording(Wrapper[Event]):
                 try:
                     records = self._encode(event)
                 except BaseException as error:
-                    # An application's own message: JSON cannot say it, or it fails to say itself.
+                    # An application's own message that has no form in JSON, or whose own code raises.
                     await self._leave(error)
                     records = []
                     await self._failed(_no_record(error))
@@ -154,7 +155,7 @@ class Recording(Wrapper[Event]):
             self._stepping = False
 
     async def _failed(self, error: TraceWriteError) -> None:
-        """A record could not be written: end the run, or say so once."""
+        """A record could not be written: end the run, or log it once."""
         self.lost += 1
         if self._policy == "fail":
             await self._close()
@@ -187,7 +188,7 @@ class Recording(Wrapper[Event]):
                 await self._refused(error)
             if not is_awaitable(answer):
                 return
-            self._call = Call(answer)
+            self._call = SinkCall(answer)
         await self._await_sink(self._call)
 
     def _kept(self, record: Record) -> Record | None:
@@ -195,7 +196,7 @@ class Recording(Wrapper[Event]):
             return None
         return record if self._redact is None else self._redact(record)
 
-    async def _await_sink(self, call: Call) -> None:
+    async def _await_sink(self, call: SinkCall) -> None:
         try:
             over = await call.wait(self._write_timeout)
         except BaseException:
@@ -218,7 +219,8 @@ class Recording(Wrapper[Event]):
         raise TraceWriteError(f"expected the sink to take a record, got {said}") from error
 
     async def _leave(self, error: BaseException) -> None:
-        """An order to leave, which no policy goes over, closes the run and is raised; anything else is left to the caller."""
+        """Close the run and raise, whatever the policy, if the error is a `KeyboardInterrupt` or `SystemExit` (perhaps in a
+        group); else do nothing."""
         order = order_to_leave(error)
         if order is not None:
             await self._close()
@@ -249,7 +251,7 @@ class Recording(Wrapper[Event]):
             await self._close()
 
     def keep_alive(self) -> None:
-        """A cancelled step no longer ends the run; whoever asks for this closes it (`running` does both)."""
+        """From now on a cancelled step does not end the run. Whoever calls this must close it (`running` does both)."""
         self._keep = True
         super().keep_alive()
 

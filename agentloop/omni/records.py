@@ -160,7 +160,7 @@ def is_partial(record: Record) -> bool:
 
 
 def is_complete_model_message(record: Record) -> bool:
-    """Whether it is a message of the model's conversation that is no fragment.
+    """Whether it is a message of the model's conversation that is not a fragment.
 
     The list of fragments is closed, so a kind that we do not know counts as complete.
     """
@@ -207,7 +207,7 @@ def with_origin(record: Record, hop: str) -> Record:
 
 
 class ModelIdentity(TypedDict):
-    """Who a model is, as a meta says it."""
+    """Who a model is, as a `session_meta` has it: `provider` and `model_id`."""
 
     provider: str
     model_id: str

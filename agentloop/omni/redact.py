@@ -197,8 +197,8 @@ def mask_secrets(record: Record) -> Record:
 class MaskLog(logging.Filter):
     """Masks the secrets in log records, tracebacks included. Add it to a handler: `handler.addFilter(MaskLog())`.
 
-    What is logged may quote a provider, a tool or an exception, and so whatever stands in a key's place there. The record
-    itself is changed, so a handler without the filter that comes later sees the masks as well.
+    What is logged may quote a provider, a tool or an exception, and with it a secret. The record itself is changed, so a
+    handler that comes later sees the masks even without the filter.
     """
 
     _formatter = logging.Formatter()

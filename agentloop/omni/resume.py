@@ -2,7 +2,7 @@
 
 `resume` is pure and never raises; `resume_file` and `resume_session` read, `reopen` also takes the writer's lock.
 What comes out is legal for every provider, whatever the file lacks: each call has one result or is open, results
-stand in call order behind their calls, nothing that was not committed is in the history.
+stand in call order after their calls, nothing that was not committed is in the history.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = [
     "OpenCall",
     "Resumed",
     "closing_record",
-    "refuse",
     "reopen",
+    "resumable_meta",
     "resume",
     "resume_file",
     "resume_session",
@@ -59,26 +59,26 @@ def never(name: str) -> Literal["never", "safe"]:
 
 @attrs.frozen
 class OpenCall:
-    """A committed call of the last reply without a result."""
+    """A committed call of the last reply that has no result: its `id`, and the `name` of its tool."""
 
     id: str
     name: str
     arguments: str
     """JSON text as the model sent it."""
     started: bool
-    """It had started: what it did is unknown. Else it never ran."""
+    """Whether it had started, so that nobody knows what it did; else it never ran."""
     approved: str | None
-    """The arguments that a recorded `allow` was about; None: ask again."""
+    """The arguments that a recorded `allow` was about; None: nobody has allowed it yet."""
     question: str | None = None
     """The arguments that a person was asked about and gave no answer to (`agentloop.omni.answers`)."""
 
 
 @attrs.frozen
 class Resumed:
-    """What a trace gives back."""
+    """What the newest file of a session gives back. `session_id` is the id in its meta."""
 
     meta: Record | None
-    """The first `session_meta`; None: the session cannot go on (`refuse` says so)."""
+    """The first `session_meta`; None: the session cannot go on (`resumable_meta` says so)."""
     history: tuple[Record, ...]
     """Protocol records that a model had committed, each call with its output (perhaps a placeholder)."""
     carry_over: tuple[Record, ...]
@@ -88,16 +88,19 @@ class Resumed:
     pending_summary: Record | None
     """The summary that no turn took yet, as a user text."""
     session_tokens: Usage
+    """Tokens of the session so far, over all its files."""
     last_request_total: int
+    """Tokens of the context as its last request reported them; 0 in a context without one."""
     session_turns: int
+    """Committed requests of this context."""
     open_compaction: Payload | None
-    """The `compaction_begin` that has no end."""
+    """The payload of a `compaction_begin` that has no end."""
     ours: bool
-    """The file has our lifecycle records: calls may be open."""
+    """Whether the file has lifecycle records, as this package writes them: only then can calls be open."""
     messages: tuple[AgentMessage, ...]
     """The history as messages, the results of the last reply included; calls in `calls` have none."""
     inputs: tuple[AgentMessage, ...]
-    """Messages that no committed request took: they stand behind the results. They are in the trace already."""
+    """Messages that no committed request took: they stand after the results. They are in the trace already."""
     summary: UserMessage | None
     """`pending_summary` as a message."""
     calls: tuple[OpenCall, ...]
@@ -111,7 +114,7 @@ class Resumed:
     path: Path | None = None
     """The file to go on with."""
     damage: str | None = None
-    """What was skipped in reading, in one sentence."""
+    """What was skipped in reading, in one sentence; None: nothing."""
 
     @property
     def session_id(self) -> str | None:
@@ -256,7 +259,7 @@ def resume_file(path: str | Path, registry: MessageRegistry = REGISTRY) -> Resum
 def resume_session(traces: str | Path, session_id: str, registry: MessageRegistry = REGISTRY) -> Resumed:
     """What a session's newest file gives back. Writes nothing.
 
-    Where that file holds a head and no conversation (a crash right behind a rotation), the file before it tells what
+    Where that file holds a head and no conversation (a crash right after a rotation), the file before it tells what
     there was; token counts that it does not have yet come from the last file that has some.
 
     Raises `TraceReadError` when there is no such session or its file cannot be read, `ValueError` for an id that
@@ -269,7 +272,7 @@ def resume_session(traces: str | Path, session_id: str, registry: MessageRegistr
             break
         resumed = resume_file(path, registry)
     if resumed is not newest and resumed.context_closed:
-        resumed = attrs.evolve(resumed, path=newest.path)  # the next record opens the file behind the newest
+        resumed = attrs.evolve(resumed, path=newest.path)  # the next record opens the file after the newest
     if resumed.session_tokens == Usage():
         resumed = attrs.evolve(resumed, session_tokens=_earlier_tokens(files, resumed, registry))
     return resumed
@@ -313,13 +316,13 @@ def reopen(
     Writes nothing but the end of a compaction that was left open, once. `meta` heads the next new file (assembled
     afresh for a closed context); by default the recorded one does.
 
-    Raises `TraceLocked` when the session has a writer, and what `resume_session` and `refuse` raise.
+    Raises `TraceLocked` when the session has a writer, and what `resume_session` and `resumable_meta` raise.
     """
     _files(traces, session_id)  # before the lock, which would make the folder
     lock = SessionLock(Path(traces), session_id)
     try:
         resumed = resume_session(traces, session_id, registry)
-        recorded = refuse(resumed)
+        recorded = resumable_meta(resumed)
         writer = TraceWriter(
             traces,
             meta or recorded,
@@ -347,10 +350,10 @@ def _append_first(writer: TraceWriter, closing: Record | None) -> None:
             raise
 
 
-def refuse(
+def resumable_meta(
     resumed: Resumed, *, knows_model: Callable[[str, str], bool] | None = None, workspace: bool = False
 ) -> Record:
-    """The meta of a session that can go on; `TraceReadError`, with the reason, for one that cannot.
+    """The meta of a session that can go on. Raises `TraceReadError`, with the reason, for one that cannot.
 
     Reasons: no `session_meta`; a meta without provider or model (an old one); with `workspace`, a working folder that
     is gone; a model that `knows_model(provider, model_id)` does not know.

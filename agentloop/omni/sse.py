@@ -78,11 +78,11 @@ _LOST: Final = "expected no further bytes: an event before was too large, the st
 class Parser:
     """Takes a stream of bytes in pieces of any size and gives its events.
 
-    Pieces may end anywhere, inside a character or between CR and LF. What stands behind the last blank line when the
-    stream ends is no event, as the format wants it. The work is linear in the bytes. An event that grows beyond
+    Pieces may end anywhere, inside a character or between CR and LF. What stands after the last blank line when the
+    stream ends is not an event: so the format says. The work is linear in the bytes. An event that grows beyond
     `max_bytes` raises `SseError`, and so does every `feed` after it: the stream cannot be trusted any more. Events that
-    came whole in the same piece before it are given first; then the next `feed` raises. `feed(b"")` at the end of the
-    stream tells whether anything was lost so.
+    came whole in the same piece before it are given first, and only the next `feed` raises; so call `feed(b"")` at the
+    end of the stream.
     """
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -179,7 +179,7 @@ class Parser:
 def encode(record: Mapping[str, Any], id: str | None = None) -> bytes:
     """A record as one unnamed event: its envelope, verbatim, as one line of JSON (which holds no line end).
 
-    Raises `ValueError` for an id that holds a line end or NUL, and what `dumps` raises for what is no JSON.
+    Raises `ValueError` for an id that holds a line end or NUL, and what `dumps` raises for anything that is not JSON.
     """
     return _head(None, id) + b"data: " + dumps(record) + b"\n\n"
 

@@ -60,11 +60,11 @@ __all__ = [
 ]
 
 Redact: TypeAlias = Callable[[Record], Record | None]
-"""What becomes of a record before it is stored; None: it is not stored. It must leave the record itself unchanged."""
+"""Asked about a record before it is stored: gives what is stored instead; None: nothing is. It leaves the record as it is."""
 
 Fsync: TypeAlias = Literal["never", "milestones", "always"]
-"""When the system is told to bring the file to the disk itself. A process that dies loses nothing with `never`
-either; a machine that loses power does. `milestones`: after each record in `MILESTONES`."""
+"""When the system is told to bring the file to the disk itself (`os.fsync`): `never`, after each record in `MILESTONES`, or
+after each one. A process that dies loses nothing with `never` either; a machine that loses power may."""
 
 MILESTONES: Final = frozenset(
     {"request_end", "approval_decision", "tool_execution_start", "tool_execution_end", "compaction_end", "agent_end"}
@@ -109,7 +109,7 @@ class HeadOfFile:
     """Which records wait at the head of a file, and which are never written there. Pure.
 
     A first file: `agent_start` and `turn_start` wait for the first record after them, so that a session in which
-    nothing happened has no file. Behind a completed compaction every event waits for the first content, since the
+    nothing happened has no file. After a completed compaction every event waits for the first content, since the
     newest file of a session must hold its summary; a run that ends before (`agent_end`, perhaps with an `abort`) is
     not written at all.
     """
@@ -151,7 +151,7 @@ class TraceWriter:
     calls.
 
     The place is `<traces>/<yyyy-mm-dd>/<session_id>_<index>.jsonl`, with the local date on which the file is made.
-    After a completed compaction the next record goes to the next file, behind the meta and a repetition of the
+    After a completed compaction the next record goes to the next file, after the meta and a repetition of the
     records of opening. Only one writer may have a session: it is locked until `close`, the end of a `with`, or the
     end of the process.
 
@@ -181,7 +181,7 @@ class TraceWriter:
         if not isinstance(meta, Mapping) or not isinstance(meta.get("payload"), Mapping):
             raise TypeError(f"meta: expected a record that session_meta(…) makes, got {type(meta).__name__}")
         self.session_id = check_session_id(meta["payload"].get("session_id"))
-        if fsync not in get_args(Fsync):  # a slip of the pen must not be `never`
+        if fsync not in get_args(Fsync):  # a misspelt word must not mean `never`
             raise ValueError(f"fsync: expected one of {', '.join(get_args(Fsync))}, got {fsync!r}")
         self.file: Path | None = None if after is None else Path(after)
         """The file that records go to, or went last; None before there is one."""
@@ -208,7 +208,7 @@ class TraceWriter:
         """Store a record, if it is of a kind that is stored. When this returns it is written (or waits at a head).
 
         `trusted`: it comes from an encoder, so that NaN cannot be in it and need not be looked for. Raises
-        `TraceWriteError` when it could not be; the next record may be written all the same.
+        `TraceWriteError` when the record could not be written; the next one may be written all the same.
         """
         kind = _stored_kind(record)
         if kind is None or kind == "session_meta":
@@ -240,7 +240,7 @@ class TraceWriter:
             self._meta = meta
 
     def close(self) -> None:
-        """Give file and session free. What waits at a head is dropped. A second call does nothing."""
+        """Close the file and unlock the session. What waits at a head is dropped. A second call does nothing."""
         with self._mutex:
             self._closed = True
             self._close_file()
@@ -323,7 +323,7 @@ class TraceWriter:
             raise self._failure(error) from error
 
     def _append_behind(self, data: bytes) -> None:
-        """The first append to a file that is there, or one behind a torn line: that is given its end first."""
+        """The first append to a file that is there, or one after a torn line: that is given its end first."""
         fd = self._open_file()
         if self._torn:
             _write_all(fd, b"\n")
@@ -339,9 +339,7 @@ class TraceWriter:
                 os.lseek(self._fd, -1, os.SEEK_END)
                 self._torn = os.read(self._fd, 1) != b"\n"
             if self._torn:
-                log.warning(
-                    "%s: the last line had no end; it is given one, the next record stands behind it", self.file
-                )
+                log.warning("%s: the last line had no end; it is given one, the next record stands after it", self.file)
         return self._fd
 
     def _begin_file(self, lines: list[bytes]) -> None:

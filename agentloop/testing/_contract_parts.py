@@ -37,7 +37,7 @@ class CannotPlay(Exception):
 
 
 def broken(expected: str, got: str) -> NoReturn:
-    """Say what is wrong."""
+    """Raise `ContractBroken`, which says what is wrong."""
     raise ContractBroken(f"expected {expected}, got {got}")
 
 
@@ -50,7 +50,9 @@ class Reply:
     calls: Sequence[ToolCall] = ()
     """Whole calls; a provider without ids may leave theirs out."""
     usage: Usage = Usage(0, 11, 7)
+    """The tokens that the provider reports."""
     finish: FinishReason = "stop"
+    """Why the reply ends."""
     end: Literal["whole", "cut", "broken", "stall", "garbage"] = "whole"
     """`whole`: as `usage` and `finish` say. All others end after the content: `cut`, properly, but without the
     provider's mark of an end; `broken`, by a connection that fails; `stall`, it stays open and nothing more comes;

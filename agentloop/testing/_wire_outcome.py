@@ -82,8 +82,12 @@ class Outcome:
     message: AssistantMessage | None = None
     """The reply, committed or not; None when it had no content."""
     committed: bool = False
+    """Whether the request ended `completed`."""
     tally: Tally = attrs.field(factory=Tally)
+    """Its chunks, counted block by block."""
     finish: Finish | None = None
+    """The chunk that said why the reply ended; None: there was none."""
     usage: Usage | None = None
+    """As the last `UsageChunk` says; None without one."""
     error: ModelError | None = None
     """What the adapter raised."""

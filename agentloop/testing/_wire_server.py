@@ -30,7 +30,7 @@ _FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding", "content-en
 
 @attrs.frozen
 class Play:
-    """One answer. Positions count bytes of the body, before any coding."""
+    """One answer: `status`, `headers`, `body`. Positions count bytes of the body, before any coding."""
 
     body: bytes = b""
     status: int = 200
@@ -55,7 +55,7 @@ class Play:
 
 @attrs.define(eq=False)
 class SeenRequest:
-    """What the server saw of one request."""
+    """What the server saw of one request: `method`, path, `query` and `body`."""
 
     method: str
     path: str

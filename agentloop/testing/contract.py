@@ -43,7 +43,7 @@ LIMIT = 20.0
 
 @attrs.frozen
 class Check:
-    """One rule of the contract. Awaiting `check(provider)` checks it.
+    """One rule of the contract, by its `name`. Awaiting `check(provider)` checks it; `run` is the check itself.
 
     Raises `ContractBroken` when the adapter breaks it, `unittest.SkipTest` (which pytest takes for a skip as well) when
     the provider cannot play what it takes.
@@ -84,7 +84,7 @@ CHECKS: Sequence[Check] = tuple(map(_check, checks.ALL))
 
 @attrs.frozen
 class Finding:
-    """What one check came to."""
+    """What the check of this name (`check`) came to; `words` say why it was not kept."""
 
     check: str
     outcome: str

@@ -4,7 +4,7 @@
 
 Model, tools and approvals do only what a rule tells them to, and after each rule everything runs until it waits. So
 hypothesis finds interleavings: steering while a call waits for approval, an abort during a retry's wait, a run that is left
-between two calls, a second run behind a failed one. Held after every step: the grammar, at both levels; that no message is
+between two calls, a second run after a failed one. Held after every step: the grammar, at both levels; that no message is
 lost or doubled; that each request is legal; that no call runs twice, unseen or unapproved; that nothing begins after an abort.
 Needs the extra `testing`.
 """
@@ -319,7 +319,7 @@ class World:
     # ------------------------------------------------------------ what the loop is given
 
     async def model(self, request: ModelRequest) -> AsyncIterator[Any]:
-        """A model that sends what the machine says."""
+        """A model that sends what the machine says. Raises `AssertionError` for a request that is not legal."""
         self._effects += 1
         problem = illegal(request.messages)
         if problem:
@@ -334,7 +334,7 @@ class World:
             self._stream = None
 
     async def work(self, arguments: dict[str, Any], ctx: ToolContext) -> str:
-        """A tool that ends when the machine says so, at once when it is to stop."""
+        """A tool that ends when the machine says so, at once when it is to stop. Raises `RuntimeError` when told to fail."""
         self._effects += 1
         self.begun.append(ctx.tool_call_id)
         self._calls[ctx.tool_call_id] = handover = _Handover()

@@ -36,7 +36,7 @@ DEFAULT_LIMIT_MS = 1500
 
 
 async def run_scenario(scenario: Fields, write: Callable[[Line], None]) -> None:
-    """Run one scenario and hand each line of its output to `write`. Raises `ValueError` for what is no scenario."""
+    """Run one scenario and hand each line of its output to `write`. Raises `ValueError` for anything that is not a scenario."""
     features = [name for name in ("asides",) if scenario.get(name)]
     features += ["false_start" for response in scenario.get("responses") or [] if response.get("false_start")][:1]
     if features:

@@ -59,7 +59,10 @@ class Sleep:
 
 @attrs.frozen
 class ScriptedCall:
-    """A step: a call with its arguments in pieces. Without an id it gets `call_1`, `call_2`, … as it is played."""
+    """A step, made by `call`: a call of the tool `name`, its arguments in `pieces` of JSON text.
+
+    `id` None: it gets `call_1`, `call_2`, … as it is played. `fidelity` comes with the first piece.
+    """
 
     name: str
     pieces: tuple[str, ...]
@@ -109,7 +112,8 @@ def call(
 ) -> ScriptedCall:
     """A call. `arguments` is an object, or JSON text taken as it is; `pieces` sends such text in several deltas.
 
-    `id` None gets `call_1`, `call_2`, … as the model plays it; "" is a call that really comes without one.
+    `id` None gets `call_1`, `call_2`, … as the model plays it; "" is a call that really comes without one. Raises `TypeError`
+    for a name that is not a text: a tool itself, say.
     """
     if not isinstance(name, str):
         raise TypeError(f"call: expected the name of a tool, got {type(name).__name__}")
@@ -131,6 +135,7 @@ class ScriptedModel:
 
     Past the end it fails (`invalid_input`, which no retry repeats), or with `past_end="stop"` gives an empty `stop`
     reply; `on_past_end(n)` is told the number of such a request (from 1). `keep_requests=False` keeps none (long runs).
+    Raises `TypeError` for `replies` that are no list.
     """
 
     def __init__(
@@ -212,7 +217,7 @@ class ScriptedModel:
             await _close(sources)
 
     async def _open(self, step: Step, request: ModelRequest) -> Iterator[Step] | AsyncIterator[Step]:
-        """Perform a step that is no chunk; gives the steps that it stands for."""
+        """Perform a step that is not a chunk; gives the steps that it stands for."""
         if isinstance(step, ScriptedCall):
             return iter(self._call_chunks(step))
         if isinstance(step, BaseException) or (isinstance(step, type) and issubclass(step, BaseException)):

@@ -82,7 +82,7 @@ def _merged(events: Iterable[Event]) -> list[Event]:
 
 
 def _place(event: Event) -> tuple[Any, ...] | None:
-    """What a piece belongs to; None for an event that is no piece."""
+    """What a piece belongs to; None for an event that is not a piece."""
     if isinstance(event, ChildEvent):
         inner = _place(event.event)
         return None if inner is None else (*event.origin, *inner)

@@ -58,7 +58,8 @@ __all__ = [
 
 @attrs.frozen
 class Target:
-    """Where an API's adapter is. It is made as `cls(model, base_url=…, api_key=…, provider=…, **options)`."""
+    """Where an API's adapter is. It is made as `cls(model, base_url=…, api_key=…, provider=…, **options)`, with these
+    `options`."""
 
     adapter: str
     """`module:class`; imported only when a case asks for it."""
@@ -106,7 +107,7 @@ Json: TypeAlias = Any
 
 @attrs.frozen
 class Case:
-    """One recorded response: its line of the index and its files, read when asked for."""
+    """One recorded response: its line of the index (`entry`) and its files in `folder`, read when asked for."""
 
     folder: Path
     entry: Mapping[str, Any]
@@ -234,7 +235,7 @@ async def run_model(
 
 @attrs.frozen
 class Result:
-    """What one case came to; no differences: it is ok."""
+    """What the `case` of this name came to; no `differences`: it is ok."""
 
     case: str
     differences: tuple[str, ...] = ()

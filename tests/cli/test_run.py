@@ -107,7 +107,7 @@ def test_standard_input_behind_a_prompt() -> None:
     assert (code, out) == (2, b"") and b"PROMPT: expected some text from standard input, got none" in err
 
 
-UNREAD = b"standard input is not read: put - behind the prompt to add it\n"
+UNREAD = b"standard input is not read: put - after the prompt to add it\n"
 
 
 def test_standard_input_that_nobody_asked_for(folder: Path) -> None:

@@ -420,7 +420,7 @@ class Watched(Coroutine[Any, Any, Any]):
     def _is_sink_call(self) -> bool:
         frame = _frame(self.inner)[0]
         make = getattr(frame.f_locals.get("job"), "make", None)
-        return getattr(make, "__module__", None) == "agentloop.omni._calls"
+        return getattr(make, "__module__", None) == "agentloop.omni._sink_call"
 
     def _is_consumer(self) -> bool:
         return self._points.consumer == anyio.get_current_task().id

@@ -306,6 +306,16 @@ Scenario = Callable[[Points], Any]
 """Makes the run (or a wrapper of one, a recording say) with points in everything that it is given."""
 
 
+async def in_groups(points: Any, consume: Callable[[], Awaitable[None]], bound: float) -> bool:
+    """Run a consumer where its points can cancel it from outside; returns whether it took longer than the bound (seconds)."""
+    with anyio.move_on_after(bound) as scope:
+        async with anyio.create_task_group() as points.group, anyio.create_task_group() as group:
+            points.outer = group.cancel_scope
+            group.start_soon(consume)
+    points.group = None
+    return scope.cancelled_caught
+
+
 class Play:
     """One play of a scenario, and what came of it."""
 
@@ -319,13 +329,7 @@ class Play:
 
     async def play(self) -> None:
         """Play it to wherever it goes, and wait for its clean-up."""
-        points = self.points
-        with anyio.move_on_after(BOUND) as bound:
-            async with anyio.create_task_group() as points.group, anyio.create_task_group() as group:
-                points.outer = group.cancel_scope
-                group.start_soon(self._consume)
-        self.overtime = bound.cancelled_caught
-        points.group = None
+        self.overtime = await in_groups(self.points, self._consume, BOUND)
 
     async def _consume(self) -> None:
         points = self.points

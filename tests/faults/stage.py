@@ -29,7 +29,7 @@ from agentloop.testing._contract_parts import no_generator_left
 from tests.leftovers import tasks_alive
 
 from .awaits import AwaitPoints, Spot, leaves, watching
-from .matrix import Fault, counted
+from .matrix import Fault, counted, in_groups
 
 Story: TypeAlias = Callable[["Stage"], Awaitable[None]]
 """What a consumer does. It is played in the consumer's task."""
@@ -128,13 +128,7 @@ class Stage:
 
     async def play(self) -> None:
         """Play it to wherever it goes, and wait for its clean-up."""
-        points = self.points
-        with anyio.move_on_after(BOUND) as bound:
-            async with anyio.create_task_group() as points.group, anyio.create_task_group() as group:
-                points.outer = group.cancel_scope
-                group.start_soon(self._consume)
-        self.overtime = bound.cancelled_caught
-        points.group = None
+        self.overtime = await in_groups(self.points, self._consume, BOUND)
 
     async def _consume(self) -> None:
         points = self.points

@@ -583,7 +583,7 @@ async def test_two_tools_of_one_name() -> None:
 
 @pytest.mark.parametrize("value", [0, -1])
 async def test_no_turn_at_all_is_no_limit(value: int) -> None:
-    """`max_turns` begins at one."""
+    """`max_turns` is at least one: a run of no turn is refused when the config is made."""
     with pytest.raises(ValueError, match="max_turns"):
         Config(model=ScriptedModel(), max_turns=value)
 

@@ -192,7 +192,7 @@ async def test_a_client_of_the_caller_is_used_and_stays_open(server: WireServer,
 @pytest.mark.anyio
 @every
 async def test_a_stream_that_is_compressed(server: WireServer, row: Row) -> None:
-    """Content coding changes nothing."""
+    """A reply in gzip reads as the same reply without it."""
     outcome = await run_model(row.model(server.play(row.play(gzip=True, chop="7"))))
     assert outcome.message is not None
     assert outcome.message.text == "HiHiHi"

@@ -261,7 +261,7 @@ class Note(CustomMessage):
     ],
 )
 def test_what_cannot_go_out_is_named_with_its_place(message: Any, place: str) -> None:
-    """Before anything is sent."""
+    """The error names the message or block; it is raised before anything is sent."""
     error = refusal(message)
     assert error.code == "invalid_input"
     assert error.message.startswith(f"{place}:")
@@ -443,14 +443,14 @@ def test_thinking_levels(model: str, level: str, sent: dict[str, Any] | None) ->
     ],
 )
 def test_levels_that_a_model_cannot_do_are_refused_before_it_is_asked(model: str, level: str) -> None:
-    """With what it can."""
+    """The error is `unsupported`, and names the model."""
     error = refusal(model=model, thinking=level)
     assert error.code == "unsupported"
     assert model in error.message
 
 
 def test_thinking_may_be_the_api_s_own_object() -> None:
-    """For what the levels do not say."""
+    """What the levels cannot say goes to the API unchanged."""
     assert config(thinking={"thinkingBudget": -1}) == {"thinkingConfig": {"thinkingBudget": -1}}
 
 

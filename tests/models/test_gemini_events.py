@@ -206,7 +206,7 @@ def test_a_streamed_call_without_an_end_ends_with_the_reply_or_the_next_part() -
 
 
 def test_a_call_without_a_name_is_malformed() -> None:
-    """Nobody could run it."""
+    """Nobody could run it, so the reply fails and is asked for again."""
     assert failure(event({"functionCall": {"args": {}}})).code == "malformed"
 
 

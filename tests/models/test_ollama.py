@@ -225,7 +225,7 @@ def test_an_error_in_the_stream(error: Any, code: str) -> None:
     ],
 )  # fmt: skip
 def test_a_line_of_a_wrong_shape_is_malformed(item: Any) -> None:
-    """It says what came."""
+    """The reply fails with a code, and not with what reading it raised."""
     assert failure(item).code == "malformed"
 
 
@@ -322,7 +322,7 @@ def test_pictures_are_data_beside_the_text() -> None:
     ],
 )
 def test_what_cannot_go_out_is_named_with_its_place(message: Any, code: str, place: str) -> None:
-    """Before anything is sent."""
+    """The error names the message or block; it is raised before anything is sent."""
     error = refusal(message)
     assert error.code == code
     begin, _, word = place.partition(": .*")

@@ -57,7 +57,7 @@ def test_a_text_is_its_pieces() -> None:
 
 
 def test_a_thinking_is_its_pieces() -> None:
-    """As with a text."""
+    """The fragments of a thinking become one complete record."""
     [whole] = fold([r.partial_thinking("start"), r.partial_thinking("delta", "hm"), r.partial_thinking("stop")])
     assert whole["payload"] == r.thinking("hm")["payload"]
 

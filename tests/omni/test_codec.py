@@ -1138,7 +1138,7 @@ def test_what_is_of_another_type_under_x_makes_a_stranger(kind: str, name: str, 
 
 @pytest.mark.parametrize("value", [5, [{}], {}])
 def test_a_label_of_another_type_makes_a_stranger(value: Any) -> None:
-    """It stands deeper."""
+    """An `x` inside of a payload is looked at like that of the record: a wrong type makes the record `Foreign`."""
     record = r.tool_list_ready([ToolSpec("a", "A.")])
     record["payload"]["tools"][0]["x"] = {"label": value}
     assert decode([record]) == [Foreign(record)]

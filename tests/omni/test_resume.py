@@ -70,8 +70,8 @@ from agentloop.omni.resume import (
     OpenCall,
     Resumed,
     closing_record,
-    refuse,
     reopen,
+    resumable_meta,
     resume,
     resume_file,
     resume_session,
@@ -926,12 +926,12 @@ def test_refusals(tmp_path: Path) -> None:
         reopen(tmp_path, "s1")
     bare["payload"]["provider"] = "p"
     resumed = resume([bare])
-    refuse(resumed)
+    resumable_meta(resumed)
     with pytest.raises(TraceReadError, match=r"workspace .*gone, which is gone"):
-        refuse(resumed, workspace=True)
+        resumable_meta(resumed, workspace=True)
     with pytest.raises(TraceReadError, match="expected a model that is configured, got p:m"):
-        refuse(resumed, knows_model=lambda provider, model: False)
-    refuse(resumed, knows_model=lambda provider, model: (provider, model) == ("p", "m"))
+        resumable_meta(resumed, knows_model=lambda provider, model: False)
+    resumable_meta(resumed, knows_model=lambda provider, model: (provider, model) == ("p", "m"))
     put(tmp_path, 1, META, PROMPT)
     reopen(tmp_path, "s1")[1].close()  # no refusal has kept the lock
 

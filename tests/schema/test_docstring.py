@@ -86,7 +86,7 @@ def test_sphinx_style() -> None:
 
 @pytest.mark.parametrize("text", [None, "", "  \n "])
 def test_no_docstring(text: str | None) -> None:
-    """Nothing gives nothing."""
+    """A function without words about it has an empty description."""
     assert read_docstring(text).description == ""
 
 

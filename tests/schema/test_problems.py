@@ -45,7 +45,7 @@ def test_what_came(value: Any, text: str) -> None:
 
 
 def test_long_values_are_cut() -> None:
-    """Megabytes become a line."""
+    """However much came, a problem is told in a line of bounded length."""
     assert describe("x" * 1_000_000) == f'a string "{"x" * 80}"… (1000000 characters)'
     assert len(describe(int("9" * 4000))) < 200
     assert len(path_text((None, "k" * 1_000_000))) < 200

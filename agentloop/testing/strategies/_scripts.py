@@ -89,7 +89,7 @@ def failures() -> st.SearchStrategy[BaseException]:
 
 @st.composite
 def model_replies(draw: Any, tool_names: tuple[str, ...] = ("look", "add"), broken: bool = True) -> list[Any]:
-    """The chunks of one reply, ended by `Finish` (perhaps with more behind it), by an exception, or by `CUT`.
+    """The chunks of one reply, ended by `Finish` (perhaps with more after it), by an exception, or by `CUT`.
 
     `broken=False`: only replies that finish.
     """

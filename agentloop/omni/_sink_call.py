@@ -1,4 +1,4 @@
-"""One awaitable of somebody else's, waited for with a bound that it cannot break.
+"""What an async sink is doing with one record, waited for with a bound that it cannot break.
 
 It runs in a job of its own, so that a caller's function which ignores its cancellation is given up instead of waited
 for.
@@ -18,8 +18,8 @@ GRACE = 0.25
 """Seconds that a cancelled call gets to end."""
 
 
-class Call:
-    """An awaitable under way: started in the running event loop, with a copy of the caller's context variables."""
+class SinkCall:
+    """An awaitable of a sink, under way: in the running event loop, with a copy of the context variables."""
 
     __slots__ = ("_awaitable", "_host", "_job", "_waiters")
 
