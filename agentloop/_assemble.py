@@ -231,10 +231,13 @@ class Assembler:
 
     def _usage(self, chunk: UsageChunk) -> None:
         usage: Any = chunk.usage
-        counts = (usage.cache_read, usage.cache_write, usage.output, usage.total) if type(usage) is Usage else (None,)
-        if not all(isinstance(count, int) for count in counts):
-            raise ModelError("malformed", f"UsageChunk.usage: expected a Usage of whole numbers, got {usage!r:.200}")
-        self.usage = usage
+        expected = "UsageChunk.usage: expected a Usage of whole numbers"
+        if type(usage) is not Usage:
+            raise ModelError("malformed", f"{expected}, got {class_name(type(usage))}")
+        counts: list[Any] = [usage.cache_read, usage.cache_write, usage.output, usage.total]
+        if not all(is_kind(count, int) and int.bit_length(count) < _COUNT_BITS for count in counts):
+            raise ModelError("malformed", f"{expected}, got Usage({', '.join(map(_count, counts))})")
+        self.usage = usage if all(type(count) is int for count in counts) else Usage(*map(int.__int__, counts))
 
     def _finish(self, chunk: Finish) -> None:
         reason = plain_text(chunk.reason)
@@ -417,6 +420,13 @@ _HANDLERS: dict[type, Callable[[Assembler, Any], None]] = {
 
 
 _REASONS = get_args(FinishReason)
+_COUNT_BITS = 64
+"""A count of tokens has fewer: what is longer no sum and no record of it need be able to hold."""
+
+
+def _count(value: Any) -> str:
+    """A count in the words of an error: one that may be, or the class of what may not."""
+    return repr(value) if type(value) is int and value.bit_length() < _COUNT_BITS else class_name(type(value))
 
 
 def _text_of(value: Any, where: str) -> str | None:

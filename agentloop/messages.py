@@ -269,7 +269,7 @@ class ToolResultMessage:
     """For the application: never sent to a model."""
     structured: Json = field(default=None, converter=frozen_json)
     """The result as JSON, where the tool has a structured one."""
-    is_error: bool = False
+    is_error: bool = field(default=False, converter=bool)
     stop_reason: StopReason = "completed"
 
     @property
@@ -358,8 +358,8 @@ class ToolResult:
     details: Json = field(default=None, converter=frozen_json)
     """For the application: shown and stored, never sent to a model."""
     structured: Json = field(default=None, converter=frozen_json)
-    is_error: bool = False
-    terminate: bool = False
+    is_error: bool = field(default=False, converter=bool)
+    terminate: bool = field(default=False, converter=bool)
     """Ask to end the run after this batch; it ends only if every result of the batch asks."""
 
     @property
