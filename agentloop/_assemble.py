@@ -184,28 +184,30 @@ class Assembler:
         self._grow(block, text)
 
     def _call(self, chunk: ToolCallChunk) -> None:
+        id = None if chunk.id is None else _text_of(chunk.id, "ToolCallChunk.id")
+        name = None if chunk.name is None else _text_of(chunk.name, "ToolCallChunk.name")
         block = self._find(ToolCall, chunk.index)
-        if block is not None and chunk.index is None and chunk.id and block.sent_id not in (None, chunk.id):
+        if block is not None and chunk.index is None and id and block.sent_id not in (None, id):
             block = None
         if block is None:
-            if self._belongs_to_ended(chunk):
+            if self._belongs_to_ended(chunk.index, id or name):
                 raise ModelError("malformed", "a fragment came for a tool call that had ended")
             block = self._begin(ToolCall, chunk.index)
-        if chunk.id or chunk.name or chunk.fidelity:
-            block.sent_id = block.sent_id or _text_of(chunk.id, "ToolCallChunk.id")
-            block.name = block.name or _text_of(chunk.name, "ToolCallChunk.name")
-            if chunk.fidelity:
-                block.fidelity.update(chunk.fidelity)
+        block.sent_id = block.sent_id or id
+        block.name = block.name or name
+        if chunk.fidelity:
+            block.fidelity.update(chunk.fidelity)
         if block is self._open and block.number < 0 and block.showable:
             self._show(block)
             if not chunk.arguments:  # an empty first fragment only opens the call
                 return
         self._grow(block, chunk.arguments)
 
-    def _belongs_to_ended(self, chunk: ToolCallChunk) -> bool:
-        if chunk.index is not None:
-            return chunk.index in self._ended_calls
-        return bool(self._ended_calls) and not chunk.id and not chunk.name
+    def _belongs_to_ended(self, index: int | None, said: str | None) -> bool:
+        """Whether a fragment is of a call that has ended; `said`: its id or name, which a new one begins with."""
+        if index is not None:
+            return index in self._ended_calls
+        return bool(self._ended_calls) and not said
 
     def _block(self, chunk: BlockChunk) -> None:
         try:

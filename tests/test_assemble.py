@@ -287,6 +287,25 @@ def test_the_id_and_the_name_of_a_whole_call_are_made_valid() -> None:
     assert bench.content == (ToolCall("i\ufffd", "f\ufffd", "{}"),)
 
 
+class Odd(str):
+    """A text that is equal to none, itself included."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("id", ["i\ud800", Odd("i")], ids=["half a character", "a class of its own"])
+def test_an_id_that_comes_with_every_fragment_is_that_of_one_call(id: str) -> None:
+    """It is compared as it is kept: valid Unicode, and a plain text."""
+    bench = Bench()
+    bench.told(call('{"a"', id=id, name="f"), call(":1", id=id), call("}", id=id), STOP)
+    bench.closed("completed")
+    assert [(block.id, block.arguments) for block in bench.content] == [(id.replace("\ud800", "\ufffd"), '{"a":1}')]
+
+
 def test_a_count_of_a_class_of_its_own_is_a_plain_number() -> None:
     """A record has a place for whole numbers alone."""
     bench = Bench()
