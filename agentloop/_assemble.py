@@ -184,28 +184,30 @@ class Assembler:
         self._grow(block, text)
 
     def _call(self, chunk: ToolCallChunk) -> None:
+        id = None if chunk.id is None else _text_of(chunk.id, "ToolCallChunk.id")
+        name = None if chunk.name is None else _text_of(chunk.name, "ToolCallChunk.name")
         block = self._find(ToolCall, chunk.index)
-        if block is not None and chunk.index is None and chunk.id and block.sent_id not in (None, chunk.id):
+        if block is not None and chunk.index is None and id and block.sent_id not in (None, id):
             block = None
         if block is None:
-            if self._belongs_to_ended(chunk):
+            if self._belongs_to_ended(chunk.index, id or name):
                 raise ModelError("malformed", "a fragment came for a tool call that had ended")
             block = self._begin(ToolCall, chunk.index)
-        if chunk.id or chunk.name or chunk.fidelity:
-            block.sent_id = block.sent_id or _text_of(chunk.id, "ToolCallChunk.id")
-            block.name = block.name or _text_of(chunk.name, "ToolCallChunk.name")
-            if chunk.fidelity:
-                block.fidelity.update(chunk.fidelity)
+        block.sent_id = block.sent_id or id
+        block.name = block.name or name
+        if chunk.fidelity:
+            block.fidelity.update(chunk.fidelity)
         if block is self._open and block.number < 0 and block.showable:
             self._show(block)
             if not chunk.arguments:  # an empty first fragment only opens the call
                 return
         self._grow(block, chunk.arguments)
 
-    def _belongs_to_ended(self, chunk: ToolCallChunk) -> bool:
-        if chunk.index is not None:
-            return chunk.index in self._ended_calls
-        return bool(self._ended_calls) and not chunk.id and not chunk.name
+    def _belongs_to_ended(self, index: int | None, said: str | None) -> bool:
+        """Whether a fragment is of a call that has ended; `said`: its id or name, which a new one begins with."""
+        if index is not None:
+            return index in self._ended_calls
+        return bool(self._ended_calls) and not said
 
     def _block(self, chunk: BlockChunk) -> None:
         try:
@@ -231,10 +233,13 @@ class Assembler:
 
     def _usage(self, chunk: UsageChunk) -> None:
         usage: Any = chunk.usage
-        counts = (usage.cache_read, usage.cache_write, usage.output, usage.total) if type(usage) is Usage else (None,)
-        if not all(isinstance(count, int) for count in counts):
-            raise ModelError("malformed", f"UsageChunk.usage: expected a Usage of whole numbers, got {usage!r:.200}")
-        self.usage = usage
+        expected = "UsageChunk.usage: expected a Usage of whole numbers"
+        if type(usage) is not Usage:
+            raise ModelError("malformed", f"{expected}, got {class_name(type(usage))}")
+        counts: list[Any] = [usage.cache_read, usage.cache_write, usage.output, usage.total]
+        if not all(is_kind(count, int) and int.bit_length(count) < _COUNT_BITS for count in counts):
+            raise ModelError("malformed", f"{expected}, got Usage({', '.join(map(_count, counts))})")
+        self.usage = usage if all(type(count) is int for count in counts) else Usage(*map(int.__int__, counts))
 
     def _finish(self, chunk: Finish) -> None:
         reason = plain_text(chunk.reason)
@@ -417,6 +422,13 @@ _HANDLERS: dict[type, Callable[[Assembler, Any], None]] = {
 
 
 _REASONS = get_args(FinishReason)
+_COUNT_BITS = 64
+"""A count of tokens has fewer: what is longer no sum and no record of it need be able to hold."""
+
+
+def _count(value: Any) -> str:
+    """A count in the words of an error: one that may be, or the class of what may not."""
+    return repr(value) if type(value) is int and value.bit_length() < _COUNT_BITS else class_name(type(value))
 
 
 def _text_of(value: Any, where: str) -> str | None:

@@ -228,13 +228,13 @@ class Ahead(Batch):
         reason = "the reply was not kept" if stop is None else stop.error_message
         for call in self.begun.values():
             call.stage = "ended"
-            assert call.sink is not None and call.job is not None and call.tool is not None
+            assert call.sink is not None and call.job is not None
             call.sink.closed = True
             self.core.timers.clear(call)
             if call in self.active:
                 self.dropped.append(call.job)
                 call.sink.signal.abort(reason)
-                if call.tool.kind != "sync":  # a thread cannot be cancelled, only waited for
+                if call.cancellable:
                     self.core.host.cancel(call.job)
         self.begun.clear()
 

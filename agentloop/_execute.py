@@ -377,10 +377,10 @@ class Batch:
         assert tool is not None and job is not None and sink is not None
         call.cause = cause
         core.timers.set(call, core.clock.now() + core.config.abort_grace + sink.bound)
-        if not tool.takes_context and tool.kind != "sync":  # a thread cannot be cancelled, only waited for
+        sink.signal.abort(None if core.outcomes.stop is None else core.outcomes.stop.error_message)
+        if call.cancellable and (not tool.takes_context or tool.kind == "sync"):
             call.cancelled = True
             core.host.cancel(job)
-        sink.signal.abort(None if core.outcomes.stop is None else core.outcomes.stop.error_message)
 
     def _check_timers(self) -> None:
         for call in list(self.active):

@@ -178,6 +178,7 @@ _COMPARING: dict[str, Any] = {"__eq__": _equal, "__hash__": _hash}
 
 
 _KEPT: dict[Any, str] = {
+    bool: "type({0}) is bool",
     frozen_json: "{0} is None",
     frozen_object: "{0} is None",
     valid_text: "type({0}) is str and {0}.isascii()",

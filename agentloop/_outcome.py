@@ -39,7 +39,8 @@ class Call:
     """One call on its way; its timer has the call itself as its key."""
 
     __slots__ = (
-        "_invocation", "call", "cancelled", "cause", "end", "job", "prepared", "sink", "stage", "timeout", "tool", "value",
+        "_invocation", "call", "cancelled", "cause", "end", "has_thread", "job", "prepared", "sink", "stage", "timeout", "tool",
+        "value",
     )  # fmt: skip
 
     def __init__(self, call: ToolCall) -> None:
@@ -54,6 +55,8 @@ class Call:
         self.sink: Sink | None = None
         self.cause: Cause | None = None
         self.cancelled = False
+        self.has_thread = False
+        """A sync tool's: it has waited for a thread, and got one."""
         self.timeout: float | None = None
         self.value: Outcome | None = None
         self.end: ToolExecutionEnd | None = None
@@ -68,6 +71,12 @@ class Call:
             arguments = thaw_json(self.prepared.arguments)
             made = self._invocation = ToolInvocation(self.call.id, self.call.name, arguments, self.tool)
         return made
+
+    @property
+    def cancellable(self) -> bool:
+        """Whether a cancellation ends it: a thread cannot be cancelled, only waited for."""
+        assert self.tool is not None
+        return self.tool.kind != "sync" or not self.has_thread
 
     @property
     def text(self) -> str:

@@ -29,7 +29,7 @@ async def run_tool(call: Call, job: Job, config: Config, threads: Callable[[], a
     if tool.kind == "stream":
         return await sink.stream(run(), job)
     stops = [sink.signal] if config.abort is None else [sink.signal, config.abort]
-    outcome = await in_thread(lambda: _caught(run, stops), threads())
+    outcome = await in_thread(lambda: _caught(call, run, stops), threads())
     if isinstance(outcome, Raised):
         order = order_to_leave(outcome.error)
         if order is not None:
@@ -41,7 +41,8 @@ async def run_tool(call: Call, job: Job, config: Config, threads: Callable[[], a
     return await value if is_awaitable(value) else value
 
 
-def _caught(run: Callable[[], Any], stops: Iterable[AbortSignal]) -> Any:
+def _caught(call: Call, run: Callable[[], Any], stops: Iterable[AbortSignal]) -> Any:
+    call.has_thread = True  # before the look: whoever stops it signals, then asks for this
     if any(stop.aborted for stop in stops):  # it has waited for a thread meanwhile
         return NOT_BEGUN
     try:

@@ -15,7 +15,7 @@ import anyio
 import attrs
 
 from agentloop._frozen import field, frozen
-from agentloop._values import meant, valid_text
+from agentloop._values import is_kind, meant, plain_text, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.events import ApprovalRequest, McpConnectEnd, TurnEnd
 from agentloop.messages import AgentMessage, AssistantMessage, ToolResult, Usage, UserMessage
@@ -101,7 +101,7 @@ class Block:
     result asks to end the run, as a `ToolResult` with `terminate` does."""
 
     reason: str = field(default="", converter=valid_text)
-    terminate: bool = False
+    terminate: bool = field(default=False, converter=bool)
 
 
 @frozen
@@ -217,13 +217,13 @@ def _hooks(hooks: Sequence[Hooks] | None) -> tuple[Hooks, ...]:
         raise TypeError(f"Config.hooks: expected a sequence of Hooks, got {type(hooks).__name__}")
     found = tuple(hooks or ())
     for index, item in enumerate(found):
-        if not isinstance(item, Hooks):
+        if not is_kind(item, Hooks):
             raise TypeError(f"Config.hooks[{index}]: expected Hooks, got {type(item).__name__}")
     return found
 
 
 def _retry(retry: Retry | None) -> Retry:
-    if retry is not None and not isinstance(retry, Retry):
+    if retry is not None and not is_kind(retry, Retry):
         raise TypeError(f"Config.retry: expected a Retry or None, got {retry!r}")
     return Retry(waits=()) if retry is None else retry
 
@@ -279,11 +279,18 @@ def _with_methods(expected: str, *names: str, or_none: bool = True) -> _Validato
     return check
 
 
+def _a_compaction(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Refused at once: its events would else tell, and a trace hold, a mode that there is not."""
+    _with_methods("a compaction", "due")(config, attribute, value)
+    if value is not None and plain_text(mode := getattr(value, "mode", None)) not in ("summarize", "discard"):
+        raise ValueError(f"Config.compaction.mode: expected 'summarize' or 'discard', got {mode!r}")
+
+
 def _of(kind: type, expected: str) -> _Validator:
     """Refused when the config is made, for the same reason."""
 
     def check(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if not isinstance(value, kind):
+        if not is_kind(value, kind):
             raise TypeError(f"Config.{attribute.name}: expected {expected}, got {value!r}")
 
     return check
@@ -291,7 +298,7 @@ def _of(kind: type, expected: str) -> _Validator:
 
 def _a_signal(config: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Refused when the config is made: later the run would break off at its first step."""
-    if value is not None and not isinstance(value, AbortSignal):
+    if value is not None and not is_kind(value, AbortSignal):
         raise TypeError(f"Config.{attribute.name}: expected an AbortSignal or None, got {value!r}")
 
 
@@ -418,7 +425,7 @@ class Config:
     run_ahead: int = field(default=64, validator=_number(0, or_none=False))
     """Chunks of the model's stream that may be read ahead of the consumer; 0: step by step."""
 
-    compaction: Compaction | None = field(default=None, validator=_with_methods("a compaction", "due"))
+    compaction: Compaction | None = field(default=None, validator=_a_compaction)
     """When and how a context that grew too long is summarised or dropped; `agentloop.compaction` has some."""
     tool_source: ToolSource | None = field(
         default=None, validator=_with_methods("a source of tools, such as McpServers([…])", "connect", "close")

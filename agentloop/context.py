@@ -83,7 +83,7 @@ def _tools(value: Iterable[Any]) -> tuple[Tool, ...]:
         raise TypeError(f"tools: expected a list of tools, got {type(value).__name__}")
     tools = tuple(value)
     for index, item in enumerate(tools):
-        if not isinstance(item, Tool):
+        if not is_kind(item, Tool):
             raise TypeError(f"tools[{index}]: expected a Tool (use @tool), got {type(item).__name__}")
     return tools
 

@@ -17,6 +17,7 @@ from agentloop._drive import Driver
 from agentloop._host import make_host
 from agentloop._run import Core
 from agentloop._stepped import Stepped
+from agentloop._values import is_kind
 from agentloop.config import Config
 from agentloop.context import Context, agent_messages, different_tools
 from agentloop.events import Event
@@ -61,7 +62,7 @@ def compact(context: Context, config: Config) -> Run:
     """
 
     def prepare() -> tuple[Context, Config, Outcomes]:
-        if isinstance(config, Config) and config.compaction is None:  # anything else is refused as what it is
+        if is_kind(config, Config) and config.compaction is None:  # anything else is refused as what it is
             raise ValueError("config.compaction: expected a compaction, got None")
         if not _checked(context).messages:
             raise ValueError("context.messages: expected messages to compact, got none")
@@ -147,7 +148,7 @@ class Run(Stepped[Event]):
         prepare, self._prepare = self._prepare, None
         self._closed = self._busy = True  # until it stands: arguments may be wrong
         context, config, outcomes = prepare()
-        if not isinstance(config, Config):
+        if not is_kind(config, Config):
             raise TypeError(f"config: expected a Config, got {type(config).__name__}")
         core = self._core = Core(context, config, outcomes, make_host())
         self._buffer = core.buffer
@@ -201,7 +202,7 @@ class Run(Stepped[Event]):
 
 
 def _checked(context: Context) -> Context:
-    if not isinstance(context, Context):
+    if not is_kind(context, Context):
         raise TypeError(f"context: expected a Context, got {type(context).__name__}")
     different_tools(context.tools, "context.tools")
     return context

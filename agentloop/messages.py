@@ -277,7 +277,7 @@ class ToolResultMessage:
     """For the application: never sent to a model."""
     structured: Json = field(default=None, converter=frozen_json)
     """The result as JSON, where the tool has a structured one."""
-    is_error: bool = False
+    is_error: bool = field(default=False, converter=bool)
     """Whether the call failed or did not run; the content then says why."""
     stop_reason: StopReason = "completed"
     """`completed`; `aborted`: stopped or not allowed; `fatal`: it failed."""
@@ -369,9 +369,9 @@ class ToolResult:
     """For the application: shown and stored, never sent to a model."""
     structured: Json = field(default=None, converter=frozen_json)
     """The result as JSON, where the tool has a structured one."""
-    is_error: bool = False
+    is_error: bool = field(default=False, converter=bool)
     """Whether the model is to read it as a failure."""
-    terminate: bool = False
+    terminate: bool = field(default=False, converter=bool)
     """Ask to end the run after this batch; it ends only if every result of the batch asks."""
 
     @property

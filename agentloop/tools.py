@@ -25,7 +25,7 @@ from agentloop._schema.signature import (
     plain_copy,
     read_function,
 )
-from agentloop._values import freeze_json, thaw_json
+from agentloop._values import freeze_json, is_kind, thaw_json
 from agentloop.abort import AbortSignal
 from agentloop.errors import InvalidArguments, ToolDefinitionError
 from agentloop.events import AgentEnd, ApprovalRequest, ChildEvent, Event, SubagentStarted
@@ -113,7 +113,8 @@ class ToolContext:
 
     def progress(self, partial: ToolResult | str | ContentBlock | Iterable[ContentBlock | str]) -> None:
         """Show progress on a screen; it replaces the progress before. Not to be awaited; callable from any thread."""
-        self._sink.progress(partial if isinstance(partial, ToolResult) else ToolResult(content_blocks(partial)))
+        given: Any = partial
+        self._sink.progress(given if is_kind(given, ToolResult) else ToolResult(content_blocks(given)))
 
     def output(self, text: str) -> Awaitable[None]:
         """Stream a piece of the result's text. `await` it, so that the tool goes no faster than its consumer; in a sync tool

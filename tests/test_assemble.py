@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from agentloop._assemble import Assembler
@@ -75,6 +76,12 @@ def call(arguments: str = "", **fields: Any) -> ToolCallChunk:
 
 TEXT = ["TextStart 0", "0 'a'"]
 BOTH = [*TEXT, "0 'b'", "TextEnd 0 completed"]
+
+
+class Count(int):
+    """A number that is not shown as one."""
+
+    __repr__ = object.__repr__
 
 
 @pytest.mark.parametrize(
@@ -255,8 +262,9 @@ def test_a_reply_that_breaks_off_keeps_what_was_said(
         ([call(b"{}", id="i", name="f")], "ToolCallChunk.arguments: expected a text, got bytes"),
         ([BlockChunk(ToolCall(["i"], "f", "{}"))], "ToolCall.id: expected a text or None, got list"),
         ([BlockChunk(ToolCall("i", 7, "{}"))], "ToolCall.name: expected a text or None, got int"),
-        ([UsageChunk(Usage(1, 2, 3, 6.5))], "UsageChunk.usage: expected a Usage of whole numbers, got Usage("),
-        ([UsageChunk(7)], "UsageChunk.usage: expected a Usage of whole numbers, got 7"),
+        ([UsageChunk(Usage(1, 2, 3, 6.5))], "UsageChunk.usage: expected a Usage of whole numbers, got Usage(1, 2, 3, float)"),
+        ([UsageChunk(Usage(1, 2, 2**64, 3))], "UsageChunk.usage: expected a Usage of whole numbers, got Usage(1, 2, int, 3)"),
+        ([UsageChunk(7)], "UsageChunk.usage: expected a Usage of whole numbers, got int"),
         ([Finish("done")], "Finish.reason: expected one of stop, length"),
         ([Finish(7)], "got int"),
         ([7], "expected a model chunk or text, got int"),
@@ -277,6 +285,34 @@ def test_the_id_and_the_name_of_a_whole_call_are_made_valid() -> None:
     bench.told(BlockChunk(ToolCall("i\ud83d", "f\ud83d", "{}")), STOP)
     bench.closed("completed")
     assert bench.content == (ToolCall("i\ufffd", "f\ufffd", "{}"),)
+
+
+class Odd(str):
+    """A text that is equal to none, itself included."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("id", ["i\ud800", Odd("i")], ids=["half a character", "a class of its own"])
+def test_an_id_that_comes_with_every_fragment_is_that_of_one_call(id: str) -> None:
+    """It is compared as it is kept: valid Unicode, and a plain text."""
+    bench = Bench()
+    bench.told(call('{"a"', id=id, name="f"), call(":1", id=id), call("}", id=id), STOP)
+    bench.closed("completed")
+    assert [(block.id, block.arguments) for block in bench.content] == [(id.replace("\ud800", "\ufffd"), '{"a":1}')]
+
+
+def test_a_count_of_a_class_of_its_own_is_a_plain_number() -> None:
+    """A record has a place for whole numbers alone."""
+    bench = Bench()
+    bench.told(UsageChunk(Usage(True, Count(5), 2, Count(8))))
+    usage = bench.assembler.usage
+    assert usage == Usage(1, 5, 2, 8)
+    assert {type(count) for count in attrs.astuple(usage)} == {int}
 
 
 def test_after_the_finish_only_usage_is_read(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,9 @@ from agentloop import (
     AgentEnd,
     Config,
     Context,
+    Event,
     MessageEnd,
+    ModelError,
     ToolContext,
     ToolExecutionEnd,
     ToolExecutionStart,
@@ -280,3 +283,55 @@ async def test_g21_a_call_that_waits_for_a_thread_does_not_begin_after_an_abort(
     ends = [event for event in events if isinstance(event, ToolExecutionEnd)]
     waited = [end for end in ends if end.result.text != "ok"]
     assert [(end.error_code, end.stop_reason, end.result.is_error) for end in waited] == [("aborted", "aborted", True)]
+
+
+async def test_g21_a_call_that_waits_for_a_thread_is_answered_at_once_though_none_becomes_free() -> None:
+    """It never began: that it did not stop, and that its outcome is unknown, is not true of it."""
+    abort = AbortSignal()
+    go = threading.Event()
+    begun: list[int] = []
+
+    @tool
+    def work() -> str:
+        """Keep a thread until the call that has none was answered; the last for whom there is one aborts the run."""
+        begun.append(1)
+        if len(begun) == 40:
+            abort.abort("enough")
+        go.wait()
+        return "ok"
+
+    model = ScriptedModel([[call("work") for _ in range(41)]])
+    config = Config(model=model, abort=abort, abort_grace=5)
+    events: list[Event] = []
+    async for event in agent_loop("go", Context(tools=[work]), config):
+        events.append(event)
+        if isinstance(event, ToolExecutionEnd):
+            go.set()
+    check(events)
+    assert len(begun) == 40
+    ends = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    assert (ends[0].error_code, ends[0].result.text) == ("aborted", "The tool was aborted: enough")
+    assert [end.result.text for end in ends[1:]] == ["ok"] * 40
+
+
+async def test_an_early_call_that_waits_for_a_thread_is_not_left_to_itself(caplog: pytest.LogCaptureFixture) -> None:
+    """Where its reply fails it can be cancelled, as what has no thread yet can."""
+    full, go = anyio.Event(), threading.Event()
+    begun: list[int] = []
+
+    @tool(replay="safe")
+    def work() -> str:
+        """Keep a thread to the end of the test."""
+        begun.append(1)
+        if len(begun) == 40:
+            anyio.from_thread.run_sync(full.set)
+        go.wait()
+        return "ok"
+
+    model = ScriptedModel([[*[call("work") for _ in range(41)], full, ModelError("rejected", "no")]])
+    config = Config(model=model, eager_tools=True, abort_grace=0)
+    events = await collect(agent_loop("go", Context(tools=[work]), config))
+    go.set()
+    check(events)
+    assert len(begun) == 40
+    assert sum("left to itself" in record.message for record in caplog.records) == 40

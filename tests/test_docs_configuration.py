@@ -7,14 +7,16 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_overloads
+from unittest.mock import Mock
 
 import attrs
 import pytest
 
 import agentloop
 import agentloop.testing
-from agentloop import Agent, Config, Context, Retry, Tool, tool
+from agentloop import AbortSignal, Agent, Config, Context, Retry, Tool, Usage, tool
 from agentloop.compaction import Summarize
 from agentloop.config import HookAnswer, Hooks, SystemClock, new_call_id
 from agentloop.models._shared import THINKING_LEVELS, CommonOptions
@@ -141,6 +143,10 @@ def wrong() -> Iterator[tuple[dict[str, Any], str]]:
     )
     yield {"compaction": Summarize}, "Config.compaction: expected a compaction, got the class Summarize itself"
     yield {"compaction": 3}, "Config.compaction: expected a compaction, got 3"
+    odd = SimpleNamespace(due=print, mode="summarise")
+    yield {"compaction": odd}, "Config.compaction.mode: expected 'summarize' or 'discard', got 'summarise'"
+    unsaid = SimpleNamespace(due=print)
+    yield {"compaction": unsaid}, "Config.compaction.mode: expected 'summarize' or 'discard', got None"
     yield {"tool_source": []}, "Config.tool_source: expected a source of tools, such as McpServers([…]), got []"
     yield {"clock": None}, "Config.clock: expected a clock, got None"
     yield {"session_usage": 3}, "Config.session_usage: expected a Usage, got 3"
@@ -158,6 +164,16 @@ def test_a_setting_that_cannot_be(settings: dict[str, Any], words: str) -> None:
     """It is refused where it is written, by name, and not in the middle of a run."""
     with pytest.raises((TypeError, ValueError), match=f"^{re.escape(words)}$"):
         Config(**{"model": agentloop.testing.ScriptedModel([]), **settings})
+
+
+def test_what_only_passes_for_a_value_is_no_setting() -> None:
+    """A mock may have the class of what it stands for, and need not have what that has."""
+    for name, kind in (("hooks", Hooks), ("retry", Retry), ("abort", AbortSignal), ("session_usage", Usage)):
+        mock = Mock(spec=kind)
+        with pytest.raises(TypeError, match=rf"^Config\.{name}.*: expected .*Mock"):
+            Config(**{"model": agentloop.testing.ScriptedModel([]), name: [mock] if name == "hooks" else mock})
+    with pytest.raises(TypeError, match=r"^tools\[0\]: expected a Tool \(use @tool\), got Mock$"):
+        Context(tools=[Mock(spec=Tool)])
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from agentloop.messages import (
     Text,
     Thinking,
     ToolCall,
+    ToolResult,
     ToolResultMessage,
     assistant,
     user,
@@ -113,3 +114,14 @@ def test_every_message_has_a_text() -> None:
     ]  # fmt: skip
     with pytest.raises(TypeError):
         Card()  # type: ignore[call-arg]  # its text has no default
+
+
+@pytest.mark.parametrize(
+    ("said", "is_so"), [(1, True), ("yes", True), ([0], True), (0, False), (None, False), ("", False)]
+)
+def test_what_is_said_in_the_place_of_true_or_false_is_one_of_them(said: Any, is_so: bool) -> None:
+    """A record of it says `true` or `false`, and what was read is equal to what was written."""
+    result = ToolResult("x", is_error=said, terminate=said)
+    message = ToolResultMessage("c", "work", "x", is_error=said)
+    assert [result.is_error, result.terminate, message.is_error, Block(terminate=said).terminate] == [is_so] * 4
+    assert type(result.is_error) is type(result.terminate) is type(message.is_error) is bool

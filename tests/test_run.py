@@ -29,6 +29,7 @@ from agentloop import (
     ModelError,
     Retry,
     TextDelta,
+    Tool,
     ToolContext,
     ToolExecutionEnd,
     ToolExecutionStart,
@@ -165,6 +166,7 @@ class Passes:
     [
         ("get_steering_messages", UserMessage, ("fatal", "callback_failed", None)),
         ("get_follow_up_messages", UserMessage, ("fatal", "callback_failed", None)),
+        ("get_tools", Tool, ("fatal", "callback_failed", None)),
         ("transform_context", UserMessage, ("fatal", "invalid_input", None)),
         ("convert_to_llm", AssistantMessage, ("fatal", "invalid_input", None)),
         ("prepare_request", ModelRequest, ("fatal", "callback_failed", None)),
@@ -187,7 +189,7 @@ async def test_g18_what_only_passes_for_an_answer_is_none(
         return "worked"
 
     def give(*_: Any) -> Any:
-        return [Passes(kind)] if issubclass(kind, UserMessage | AssistantMessage) else Passes(kind)
+        return [Passes(kind)] if issubclass(kind, UserMessage | AssistantMessage | Tool) else Passes(kind)
 
     given: Any = (Hooks("odd", pre_tool_use=give),) if setting == "hooks" else give
     events = await played(ScriptedModel([[call("work")], "done"]), [work], **{setting: given})
@@ -236,6 +238,26 @@ async def test_g19_what_only_passes_for_a_result_is_any_other_object(kind: type,
     events = await played(ScriptedModel([[call("work")], "done"]), [stream if streams else work])
     (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
     assert (end.is_error, "Passes object at" in end.result.text, failed(events)[0]) == (False, True, "completed")
+
+
+@pytest.mark.parametrize("sync", [False, True])
+async def test_what_only_passes_for_a_result_is_no_progress(sync: bool) -> None:
+    """It is the call's error: its update could not be written."""
+
+    @tool(name="work")
+    async def work(ctx: ToolContext) -> None:
+        """Work."""
+        ctx.progress(Passes(ToolResult))  # type: ignore[arg-type]
+
+    @tool(name="work")
+    def thread(ctx: ToolContext) -> None:
+        """Work."""
+        ctx.progress(Passes(ToolResult))  # type: ignore[arg-type]
+
+    events = await played(ScriptedModel([[call("work")], "done"]), [thread if sync else work])
+    (end,) = [event for event in events if isinstance(event, ToolExecutionEnd)]
+    assert (end.error_code, end.result.text) == ("tool_error", "content: expected text or content blocks, got Passes")
+    assert not any(isinstance(event, ToolExecutionUpdate) for event in events)
 
 
 @pytest.mark.parametrize("kind", [str, TextChunk, Finish])

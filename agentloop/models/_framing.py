@@ -36,11 +36,10 @@ class EventBytes:
         self._reader: _Reader | None = None
 
     def feed(self, piece: bytes) -> Iterator[Any]:
-        """The events that this piece completes."""
+        """The events that this piece completes. Behind what is no JSON between them it goes on."""
         if self._reader is None:
             piece = self._begin(self._head + piece)
-        if self._reader is not None:
-            yield from map(_parsed, self._checked(piece))
+        return iter(()) if self._reader is None else map(_parsed, self._checked(piece))
 
     def end(self) -> Iterator[Any]:
         """The events that only the end of the body completes."""

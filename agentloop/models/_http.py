@@ -110,12 +110,15 @@ class Reader(Protocol):
 
 def _read(events: Iterable[Any], reader: Reader) -> Iterator[ModelChunk]:
     """The chunks of events. What is none after a whole reply is passed over, as a stream that breaks there is."""
-    try:
-        for event in events:
-            yield from reader.feed(event)
-    except ModelError:
-        if not reader.settled:
-            raise
+    left = iter(events)
+    while True:
+        try:
+            for event in left:
+                yield from reader.feed(event)
+            return
+        except ModelError:
+            if not reader.settled:
+                raise
 
 
 class HttpAdapter(Adapter):

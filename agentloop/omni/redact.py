@@ -129,8 +129,9 @@ def _is_counts(value: Any) -> bool:
 
 def _may_be_masked(record: Record) -> bool:
     """False when no shape can stand in a string of the record that may be masked."""
-    payload = record["payload"]
-    if len(record) == 3 and "timestamp" in record and payload.keys() <= _FLAT:
+    payload: Any = record.get("payload")
+    ours = len(record) == 3 and "timestamp" in record and "type" in record and isinstance(payload, dict)
+    if ours and payload.keys() <= _FLAT:
         for key, value in payload.items():
             if isinstance(value, str):
                 if (len(value) >= _RUN or "@" in value) and key not in _OPAQUE and _may_hold(value):

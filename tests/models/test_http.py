@@ -11,8 +11,11 @@ import httpx2
 import pytest
 
 from agentloop.errors import ModelError
-from agentloop.messages import user
-from agentloop.model import ModelRequest
+from agentloop.messages import Usage, user
+from agentloop.model import ModelChunk, ModelRequest, UsageChunk
+from agentloop.models._framing import EventBytes
+from agentloop.models._gemini_events import EventReader
+from agentloop.models._http import _read
 from agentloop.models.gemini import Gemini
 from agentloop.models.ollama import Ollama
 from agentloop.testing.wire import Play, WireServer, run_model
@@ -160,3 +163,24 @@ async def test_a_connection_that_closes_badly(adapter: Any, monkeypatch: pytest.
             pass
     assert closed[-1] == "client"
     assert "answer" in closed
+
+
+# ---------------------------------------------------------------- behind a whole reply
+
+
+@pytest.mark.parametrize("junk", [b"{", b"\xff", b"null", b'{"candidates": 3}', b'{"error": {"code": 503}}'])
+def test_usage_behind_what_is_no_event_counts_however_the_bytes_are_cut(junk: bytes) -> None:
+    """Of a piece only what is no event is passed over, and not what came with it."""
+    usage = b'data: {"usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 5}}\n\n'
+    body = gemini_stream(1) + b"data: " + junk + b"\n\n" + usage
+
+    def chunks_of(*pieces: bytes) -> list[ModelChunk]:
+        events, reader = EventBytes(), EventReader()
+        found = [chunk for piece in pieces for chunk in _read(events.feed(piece), reader)]
+        return [*found, *_read(events.end(), reader), *reader.end()]
+
+    whole = chunks_of(body)
+    assert UsageChunk(Usage(0, 3, 5)) in whole
+    assert whole == chunks_of(*[bytes([byte]) for byte in body])
+    for cut in range(len(body)):
+        assert whole == chunks_of(body[:cut], body[cut:])

@@ -236,6 +236,24 @@ def test_a_secret_is_masked_in_whichever_field_it_stands(kind: str, fields: dict
     assert SECRET not in str(mask_secrets(record))
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"type": "x_unknown", "words": SECRET},
+        {"type": "x_unknown", "payload": None, "words": SECRET},
+        {"type": "x_unknown", "payload": [SECRET], "timestamp": ""},
+        {"type": "x_unknown", "payload": SECRET, "timestamp": ""},
+        {"payload": {"type": "turn_end"}, "timestamp": "", "words": SECRET},
+    ],
+)
+def test_a_record_of_another_shape_is_masked_too(record: dict[str, Any]) -> None:
+    """A decoder passes on what it does not know, and a run is not closed for it where it is recorded."""
+    masked = mask_secrets(record)
+    assert masked.keys() == record.keys()
+    assert SECRET not in str(masked)
+    assert "[masked github token]" in str(masked)
+
+
 @given(
     st.text(st.characters(codec="utf-8"), max_size=80) | st.text("sk-_live AIza=:/@.eyJbearBE\n0123456789", max_size=60)
 )
