@@ -149,7 +149,7 @@ def _freeze(value: Any, path: str, depth: int) -> Any:
             raise ValueError(f"{path}: expected a JSON number, got {value!r}")
         return value
     if depth >= MAX_JSON_DEPTH:
-        raise ValueError(f"{path}: expected at most {MAX_JSON_DEPTH} levels of nesting, got more")
+        raise ValueError(f"{path[:80]}…: expected at most {MAX_JSON_DEPTH} levels of nesting, got more")
     if isinstance(value, Mapping):
         frozen = {}
         for key, item in value.items():
