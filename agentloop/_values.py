@@ -52,6 +52,13 @@ def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExi
     return None
 
 
+def raise_order(error: BaseException) -> None:
+    """Raise the order to leave that an error is or holds, if it is one: no failure of the caller's code goes over it."""
+    order = order_to_leave(error)
+    if order is not None:
+        raise order from None
+
+
 def errors_of(group: BaseExceptionGroup[BaseException]) -> tuple[BaseException, ...]:
     """What a group of errors holds, whatever a class of its own has under that name."""
     held: tuple[BaseException, ...] = BaseExceptionGroup.exceptions.__get__(group)
