@@ -33,7 +33,7 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models._errors import payload_error
-from agentloop.models._shared import compact_json, split_data_url
+from agentloop.models._shared import compact_json, kept_json, split_data_url
 
 FINISH_REASONS: Mapping[str, FinishReason] = {
     "stop": "stop",
@@ -126,7 +126,7 @@ class Reader:
         finish = FINISH_REASONS.get(reason, "stop" if self._audio.is_whole and not reason else "unknown")
         if REFUSAL in self._open and finish in ("stop", "unknown"):
             finish = "refusal"
-        self._out.append(Finish(finish, self._extras or None))
+        self._out.append(Finish(finish, kept_json(self._extras) or None))
         return self._out
 
     @property
@@ -274,7 +274,7 @@ class Reader:
                 self._out.append(BlockEnd(TEXT))
                 self._open.discard(TEXT)
         extra = call.get("extra_content")
-        fidelity = {"extra_content": extra} if isinstance(extra, Mapping) and extra else None
+        fidelity = {"extra_content": kept_json(extra)} if isinstance(extra, Mapping) and extra else None
         self._out.append(ToolCallChunk(arguments, own_id, name, index, fidelity))
 
     # ------------------------------------------------------------ blocks
@@ -299,7 +299,7 @@ class Reader:
             if "reasoning_opaque" in fidelity:
                 fidelity["reasoning_opaque"] = "".join(fidelity["reasoning_opaque"])
             made = ThinkingChunk if index == THINKING else TextChunk
-            self._out.append(made("", index, fidelity))
+            self._out.append(made("", index, kept_json(fidelity)))
 
     # ------------------------------------------------------------ usage
 

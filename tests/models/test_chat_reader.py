@@ -422,6 +422,18 @@ def test_without_a_reason_the_reply_is_cut_unless_the_end_is_marked() -> None:
     assert read(choice({"content": "a"}), marked=True) == [TextChunk("a", 1), Finish("unknown")]
 
 
+def test_no_reply_is_given_up_for_a_number_that_json_cannot_say() -> None:
+    """A server in Python may write NaN into what is kept beside it: null stands there."""
+    nan = float("nan")
+    delta = {"content": "a", "annotations": [{"score": nan}]}
+    last = {**choice(finish="stop"), "search_results": [{"score": nan, "url": "u"}]}
+    assert read(choice(delta), last) == [
+        TextChunk("a", 1),
+        TextChunk("", 1, {"annotations": [{"score": None}]}),
+        Finish("stop", {"search_results": [{"score": None, "url": "u"}]}),
+    ]
+
+
 # ---------------------------------------------------------------- errors and nonsense
 
 
