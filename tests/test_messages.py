@@ -20,6 +20,7 @@ from agentloop.messages import (
     Thinking,
     ToolCall,
     ToolResultMessage,
+    UserMessage,
     assistant,
     user,
 )
@@ -113,3 +114,16 @@ def test_every_message_has_a_text() -> None:
     ]  # fmt: skip
     with pytest.raises(TypeError):
         Card()  # type: ignore[call-arg]  # its text has no default
+
+
+def test_a_second_block_is_no_sender() -> None:
+    """Blocks are given in a list, or to `user`: a block, or anything else that is no text, would only pass for who speaks."""
+    for sender, got in ((Image("https://x/y.png"), "Image"), (Text("b"), "Text")):
+        with pytest.raises(
+            TypeError, match=f"^sender: expected a text or None, got {got}; blocks of one content are given in a list"
+        ):
+            UserMessage("a", sender)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^sender: expected a text or None, got int$"):
+        UserMessage("a", sender=5)  # type: ignore[arg-type]
+    assert user("a", Image("https://x/y.png")).content == (Text("a"), Image("https://x/y.png"))
+    assert UserMessage("a", "harness").sender == "harness"
