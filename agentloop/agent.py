@@ -57,9 +57,7 @@ Listener: TypeAlias = Callable[[Event], Awaitable[object] | object]
 
 _Answer: TypeAlias = tuple[object, Listener, Awaitable[object]]
 """A listener's key, itself, and what it wants awaited."""
-
 _Make: TypeAlias = Callable[[Context, Config], Run]
-
 _Errors: TypeAlias = tuple[type[BaseException], ...]
 
 _OWN: Final = ("get_steering_messages", "get_follow_up_messages", "wait_for_steering", "get_tools")
@@ -74,8 +72,13 @@ class Agent:
 
     `settings` are fields of `Config` by name (`approve`, `retry`, `options`, …). With `abort` all runs also stop when that
     signal fires. `steering_mode` and `follow_up_mode` say whether a poll takes one message (`one_at_a_time`) or `all`.
-    Raises `TypeError` and `ValueError` for settings that cannot be.
+    Raises `TypeError` and `ValueError` for settings that cannot be. They are changed in `config`, not on the agent.
     """
+
+    __slots__ = (
+        "__weakref__", "_audience", "_claim", "_config", "_due", "_event", "_listeners", "_over", "_queues", "_readers", "_run",
+        "_signal", "_state", "_system_prompt", "_task", "_tools",
+    )  # fmt: skip
 
     def __init__(
         self,
