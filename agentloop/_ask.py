@@ -23,11 +23,12 @@ from agentloop._callbacks import CallbackFailed, Stopped, attribute, looked_at
 from agentloop._frozen import frozen
 from agentloop._host import Job, close_shielded, was_cancelled
 from agentloop._run import Core
-from agentloop._values import errors_of, is_kind, plain_text, same_json
+from agentloop._toolset import same_tools
+from agentloop._values import errors_of, is_kind, plain_text
 from agentloop.convert import default_convert, make_legal
 from agentloop.errors import RETRYABLE_CODES, ModelError, StopReason, code_for_status
 from agentloop.events import Event, RequestBegin, RequestEnd, TokenUsage, ToolListReady
-from agentloop.messages import AgentMessage, AssistantMessage, CustomMessage, ToolSpec
+from agentloop.messages import AgentMessage, AssistantMessage, CustomMessage
 from agentloop.model import ModelRequest
 from agentloop.tools import error_text
 
@@ -69,13 +70,9 @@ def _announce_tools(core: Core) -> None:
         return
     core.tools_changed = False
     specs = tuple([tool.spec for tool in core.tools.values()])
-    if core.specs is None or not _same(specs, core.specs):
+    if core.specs is None or not same_tools(specs, core.specs):
         core.specs = specs
         core.emit(ToolListReady(specs))
-
-
-def _same(specs: Sequence[ToolSpec], offered: Sequence[ToolSpec]) -> bool:
-    return specs == offered and all(same_json(a.parameters, b.parameters) for a, b in zip(specs, offered, strict=True))
 
 
 def _stopped(core: Core) -> _Failure:

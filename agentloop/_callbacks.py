@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentloop._values import order_to_leave, plain_text
+from agentloop._values import plain_text, raise_order
 from agentloop.tools import error_text
 
 
@@ -39,9 +39,7 @@ def attribute(value: Any, name: str) -> Any:
     try:
         return getattr(value, name, None)
     except BaseException as error:
-        order = order_to_leave(error)
-        if order is not None:
-            raise order from None
+        raise_order(error)
         return None
 
 

@@ -17,7 +17,7 @@ from agentloop._execute import Batch
 from agentloop._hooks import hook_answer, hook_event
 from agentloop._run import Core
 from agentloop._toolset import Toolset
-from agentloop._values import is_kind, order_to_leave, plain_text
+from agentloop._values import is_kind, plain_text, raise_order
 from agentloop.config import CompactionState, Config, HookAnswer
 from agentloop.context import agent_messages
 from agentloop.convert import LegalHistory
@@ -219,9 +219,7 @@ class Driver:
                     raise TypeError(f"messages[{index}]: expected an input or text, got {type(item).__name__}")
                 found += agent_messages(item)
         except BaseException as error:
-            order = order_to_leave(error)
-            if order is not None:
-                raise order from None
+            raise_order(error)
             self.core.fail(error, what)
         return found
 

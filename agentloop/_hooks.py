@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from agentloop._callbacks import CallbackFailed
-from agentloop._values import MAX_INTEGER_BITS, is_kind, order_to_leave, plain_text, valid_text
+from agentloop._values import MAX_INTEGER_BITS, is_kind, plain_text, raise_order, valid_text
 from agentloop.config import HookAnswer
 from agentloop.events import Hook
 
@@ -58,8 +58,7 @@ def _items(output: Any) -> list[tuple[Any, Any]]:
     try:
         return list(output.items()) if isinstance(output, Mapping) else []
     except BaseException as error:
-        if order_to_leave(error) is not None:
-            raise
+        raise_order(error)
         return []
 
 

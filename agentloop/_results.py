@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import attrs
 
+from agentloop._awaiting import close_unstarted, is_awaitable
 from agentloop._jsontext import json_text
 from agentloop._schema.problems import counted
-from agentloop._values import MAX_JSON_DEPTH, is_kind, valid_text
+from agentloop._values import MAX_JSON_DEPTH, class_name, is_kind, valid_text
 from agentloop.events import ToolExecutionEnd
 from agentloop.messages import (
     ContentBlock,
@@ -57,8 +58,8 @@ def as_result(value: Any) -> ToolResult:
     that holds a block, are content; what is not a block in such a list becomes a text that says so, and the result an
     error. An exception is an error with its text. Bytes are their text, or a note of their size if they are no UTF-8.
     Anything that JSON can say (mappings, lists, numbers, dataclasses, attrs classes, dates, enums, pydantic models)
-    becomes compact JSON text, an object also `structured`. Any other object becomes its `str()`. Text becomes valid
-    Unicode, control characters stay.
+    becomes compact JSON text, an object also `structured`. An awaitable is an error that says so: where it comes here it
+    was awaited once, or yielded. Any other object becomes its `str()`. Text becomes valid Unicode, control characters stay.
     """
     if type(value) is str:
         return ToolResult(value)
@@ -83,6 +84,9 @@ def _from_value(value: Any) -> ToolResult:
         return ToolResult(error_text(value), is_error=True)
     if isinstance(value, bytes | bytearray | memoryview):
         return ToolResult(_bytes_text(bytes(value)))
+    if is_awaitable(value):
+        close_unstarted(value)
+        return ToolResult(f"expected a value, got a {class_name(type(value))} that nobody awaited", is_error=True)
     return _from_data(value)
 
 

@@ -21,7 +21,7 @@ from agentloop._callbacks import CallbackFailed, Closed, Stopped, looked_at
 from agentloop._decide import Outcomes, Stop
 from agentloop._host import Host, Job, Waiter, cut_closing
 from agentloop._timers import Timers
-from agentloop._values import is_kind, order_to_leave, plain_text, valid_text
+from agentloop._values import is_kind, order_to_leave, plain_text, raise_order, valid_text
 from agentloop.abort import AbortSignal
 from agentloop.config import Config
 from agentloop.context import Context
@@ -349,9 +349,7 @@ class Core:
         try:
             return function(*args)
         except BaseException as error:
-            order = order_to_leave(error)
-            if order is not None:
-                raise order from None
+            raise_order(error)
             raise CallbackFailed(error) from error
 
     async def cancel_jobs(self, jobs: Iterable[Job]) -> None:

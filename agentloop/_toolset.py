@@ -11,10 +11,11 @@ from typing import Any
 from agentloop._callbacks import CallbackFailed, Stopped, attribute
 from agentloop._host import Job, Waiter, close_shielded
 from agentloop._run import Core
-from agentloop._values import is_kind, order_to_leave, same_json
+from agentloop._values import is_kind, raise_order, same_json
 from agentloop.config import ToolSource
 from agentloop.context import Context, different_tools
 from agentloop.events import McpConnectBegin, McpConnectEnd
+from agentloop.messages import ToolSpec
 from agentloop.tools import Tool
 
 log = logging.getLogger("agentloop")
@@ -116,16 +117,15 @@ def _tools(given: Iterable[Tool]) -> tuple[Tool, ...]:
 
 def _equal(tools: tuple[Tool, ...], own: tuple[Tool, ...]) -> bool:
     try:
-        return tools == own and all(map(_same_schema, tools, own))
+        return same_tools(tools, own)
     except BaseException as error:
-        order = order_to_leave(error)
-        if order is not None:
-            raise order from None
+        raise_order(error)
         return False  # a tool's function is any object that can be called; one that cannot be compared is another one
 
 
-def _same_schema(tool: Tool, other: Tool) -> bool:
-    return same_json(tool.parameters, other.parameters)
+def same_tools(tools: Sequence[Tool | ToolSpec], others: Sequence[Tool | ToolSpec]) -> bool:
+    """Whether they are equal, their schemas as JSON has it: there `1` and `true` are two things."""
+    return tools == others and all(same_json(a.parameters, b.parameters) for a, b in zip(tools, others, strict=True))
 
 
 def _connected(answer: Any) -> tuple[McpConnectEnd, tuple[Tool, ...]]:

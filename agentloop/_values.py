@@ -52,6 +52,13 @@ def order_to_leave(error: BaseException | None) -> KeyboardInterrupt | SystemExi
     return None
 
 
+def raise_order(error: BaseException) -> None:
+    """Raise the order to leave that an error is or holds, if it is one: no failure of the caller's code goes over it."""
+    order = order_to_leave(error)
+    if order is not None:
+        raise order from None
+
+
 def errors_of(group: BaseExceptionGroup[BaseException]) -> tuple[BaseException, ...]:
     """The exceptions in a group, whatever a subclass has under the name `exceptions`."""
     held: tuple[BaseException, ...] = BaseExceptionGroup.exceptions.__get__(group)
@@ -149,7 +156,7 @@ def _freeze(value: Any, path: str, depth: int) -> Any:
             raise ValueError(f"{path}: expected a JSON number, got {value!r}")
         return value
     if depth >= MAX_JSON_DEPTH:
-        raise ValueError(f"{path}: expected at most {MAX_JSON_DEPTH} levels of nesting, got more")
+        raise ValueError(f"{path[:80]}…: expected at most {MAX_JSON_DEPTH} levels of nesting, got more")
     if isinstance(value, Mapping):
         frozen = {}
         for key, item in value.items():

@@ -66,8 +66,14 @@ class Agent:
 
     `settings` are fields of `Config` by name (`approve`, `retry`, `options`, …). With `abort` every run also stops when that
     signal fires. `steering_mode` and `follow_up_mode` say whether one of the queued messages is taken at a time
-    (`one_at_a_time`) or `all`. Raises `TypeError` and `ValueError` for wrong settings.
+    (`one_at_a_time`) or `all`. Raises `TypeError` and `ValueError` for wrong settings. They are changed in `config`, not on
+    the agent.
     """
+
+    __slots__ = (
+        "__weakref__", "_audience", "_began", "_claim", "_config", "_due", "_event", "_listeners", "_over", "_queues", "_readers", "_run",
+        "_signal", "_state", "_system_prompt", "_task", "_tools",
+    )  # fmt: skip
 
     def __init__(
         self,

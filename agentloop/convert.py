@@ -32,7 +32,7 @@ from typing import Any, TypeAlias
 
 from agentloop._legal import NO_RESULT, LegalBuilder, MessageView, calls_of
 from agentloop._results import NO_OUTPUT
-from agentloop._values import is_kind, order_to_leave
+from agentloop._values import is_kind, raise_order
 from agentloop.errors import ModelError
 from agentloop.messages import (
     AgentMessage,
@@ -90,9 +90,7 @@ def _role(message: CustomMessage) -> str:
     try:
         return str(getattr(message, "role", type(message).__name__))
     except BaseException as error:
-        order = order_to_leave(error)
-        if order is not None:
-            raise order from None
+        raise_order(error)
         return type(message).__name__
 
 

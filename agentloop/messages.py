@@ -184,6 +184,13 @@ def content_blocks(value: str | ContentBlock | Iterable[ContentBlock | str]) -> 
     return tuple(blocks)
 
 
+def _sender(message: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Said at once: a second block that was meant to be content stands there, and would not be said to the model."""
+    if value is not None and not is_kind(value, str):
+        hint = "; blocks of one content are given in a list, or to user(…)" if is_kind(value, _BLOCKS) else ""
+        raise TypeError(f"sender: expected a text or None, got {type(value).__name__}{hint}")
+
+
 def text_of(content: Iterable[Any]) -> str:
     """The text of the text blocks, joined without anything between them."""
     return "".join(block.text for block in content if isinstance(block, Text))
@@ -224,7 +231,7 @@ class UserMessage:
 
     role: ClassVar[str] = "user"
     content: tuple[ContentBlock, ...] = field(converter=content_blocks)
-    sender: str | None = None
+    sender: str | None = field(default=None, validator=_sender)
 
     @property
     def text(self) -> str:

@@ -78,8 +78,14 @@ class History:
 class Session(WithQueues):
     """A conversation with a model, recorded. Made by `create` and `open`; close it with `async with` or `aclose`.
 
-    Not to be shared between threads, except for `AbortSignal.abort` and `skip_wait`.
+    Not to be shared between threads, except for `AbortSignal.abort` and `skip_wait`. What may be changed is changed with
+    `configure`; `session.max_turns = 3` is an `AttributeError`.
     """
+
+    __slots__ = (
+        "__weakref__", "_approved", "_closed", "_config", "_context", "_holder", "_meta", "_policy", "_registry", "_run",
+        "_traces", "_wall_clock", "_writer", "conversation",
+    )  # fmt: skip
 
     def __init__(
         self,

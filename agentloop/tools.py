@@ -12,6 +12,7 @@ from agentloop._jsontext import json_text, parse_json
 from agentloop._results import NO_OUTPUT as NO_OUTPUT
 from agentloop._results import as_result
 from agentloop._results import error_text as error_text
+from agentloop._schema.keywords import check_arguments_schema
 from agentloop._schema.problems import Problems
 from agentloop._schema.raw import SchemaCheck
 from agentloop._schema.shape import Reading
@@ -270,6 +271,10 @@ def _above_zero(seconds: Any) -> bool:
 def _plan_of(tool: Tool) -> _Plan:
     if isinstance(tool.execute, TypedFunction):
         return _typed_plan(tool.name, tool.execute)
+    try:
+        check_arguments_schema(tool.parameters, "parameters")
+    except ValueError as error:
+        raise ToolDefinitionError(f"{tool.name}: {error}") from None
     return _raw_plan(tool.name, tool.execute, SchemaCheck(tool.name, tool.parameters))
 
 

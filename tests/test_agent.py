@@ -160,6 +160,23 @@ async def test_nothing_to_run_is_a_value_error_and_leaves_the_agent_usable() -> 
     assert texts(agent.messages) == ["go", "yes"]
 
 
+def test_a_setting_is_no_attribute() -> None:
+    """Set on the agent it would do nothing; the settings are in `config`. A subclass may have attributes of its own."""
+    agent: Any = Agent(ScriptedModel([]))
+    for name, value in (("max_turns", 3), ("retry", None), ("max_turn", 3), ("abort_signal", AbortSignal())):
+        with pytest.raises(AttributeError, match=name):
+            setattr(agent, name, value)
+    agent.config = attrs.evolve(agent.config, max_turns=3)
+    assert agent.config.max_turns == 3
+
+    class Named(Agent):
+        """With a name."""
+
+    named: Any = Named(ScriptedModel([]))
+    named.name = "Ada"
+    assert named.name == "Ada"
+
+
 async def test_settings_are_checked() -> None:
     """Unknown ones, those that the agent gives itself, modes and doubled tools are refused where they are given."""
     model = ScriptedModel([])

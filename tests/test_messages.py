@@ -21,6 +21,7 @@ from agentloop.messages import (
     ToolCall,
     ToolResult,
     ToolResultMessage,
+    UserMessage,
     assistant,
     user,
 )
@@ -125,3 +126,16 @@ def test_what_is_said_in_the_place_of_true_or_false_is_one_of_them(said: Any, is
     message = ToolResultMessage("c", "work", "x", is_error=said)
     assert [result.is_error, result.terminate, message.is_error, Block(terminate=said).terminate] == [is_so] * 4
     assert type(result.is_error) is type(result.terminate) is type(message.is_error) is bool
+
+
+def test_a_second_block_is_no_sender() -> None:
+    """Blocks are given in a list, or to `user`: a block, or anything else that is no text, would only pass for who speaks."""
+    for sender, got in ((Image("https://x/y.png"), "Image"), (Text("b"), "Text")):
+        with pytest.raises(
+            TypeError, match=f"^sender: expected a text or None, got {got}; blocks of one content are given in a list"
+        ):
+            UserMessage("a", sender)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^sender: expected a text or None, got int$"):
+        UserMessage("a", sender=5)  # type: ignore[arg-type]
+    assert user("a", Image("https://x/y.png")).content == (Text("a"), Image("https://x/y.png"))
+    assert UserMessage("a", "harness").sender == "harness"

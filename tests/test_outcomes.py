@@ -14,6 +14,7 @@ import anyio.to_thread
 import pytest
 
 from agentloop import AbortSignal, Config, Context, ToolContext, ToolExecutionEnd, ToolResult, agent_loop, tool
+from agentloop._values import class_name
 from agentloop.errors import GrammarError
 from agentloop.grammar import check
 from agentloop.messages import InlineData, Text
@@ -347,6 +348,53 @@ async def test_an_awaitable_that_an_async_function_returns_is_awaited() -> None:
 
     assert said(await ended(work("later"))) == (None, "completed", False, "later")
     assert said(await ended(work("broken"))) == ("tool_error", "fatal", True, "broken")
+
+
+@pytest.mark.parametrize("in_a_thread", [True, False])
+async def test_an_awaitable_of_an_awaitable_is_the_tools_error(in_a_thread: bool) -> None:
+    """It is awaited once; what comes of that and is one again (some give themselves, for ever) is no value, nor is its name
+    in memory. Nothing warns that it was never awaited."""
+
+    class Itself:
+        def __await__(self) -> Generator[Any, Any, Any]:
+            yield from anyio.lowlevel.checkpoint().__await__()
+            return self
+
+    async def inner() -> str:
+        return "later"
+
+    async def outer() -> Any:
+        return inner()
+
+    def work(make: Any) -> Any:
+        async def later() -> Any:
+            """Work."""
+            return make()
+
+        def now() -> Any:
+            """Work."""
+            return make()
+
+        return tool(name="work")(now if in_a_thread else later)
+
+    for make, name in ((outer, "coroutine"), (Itself, class_name(Itself))):
+        words = f"expected a value, got a {name} that nobody awaited"
+        assert said(await ended(work(make))) == ("tool_error", "fatal", True, words)
+
+
+async def test_an_awaitable_that_is_yielded_is_no_output() -> None:
+    """Its place in the output says so, and nothing warns that it was never awaited."""
+
+    async def later() -> str:
+        return "later"
+
+    @tool
+    async def work() -> Any:
+        """Work."""
+        yield "so far, "
+        yield later()
+
+    assert (await ended(work)).result.text == "so far, expected a value, got a coroutine that nobody awaited"
 
 
 class SaysThatItIsNone:

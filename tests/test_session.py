@@ -591,3 +591,13 @@ async def test_nothing_happens_before_the_first_step(tmp_path: Path) -> None:
         await never.aclose()
         assert [event async for event in never] == []
     assert model.asked == 1
+
+
+async def test_a_setting_is_no_attribute(tmp_path: Path) -> None:
+    """Set on the session it would do nothing; `configure` changes it."""
+    model = ScriptedModel([])
+    async with Session.create(tmp_path, model) as session:
+        for name, value in (("max_turns", 3), ("tools", []), ("model", model)):
+            with pytest.raises(AttributeError, match=name):
+                setattr(session, name, value)
+        session.configure(max_turns=3)

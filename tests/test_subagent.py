@@ -251,6 +251,25 @@ async def test_a_session_as_parent_counts_its_children(tmp_path: Path) -> None:
     assert [each.session.total for each in of(events, TokenUsage)] == [17]
 
 
+async def test_a_session_that_is_opened_again_counts_its_children(tmp_path: Path) -> None:
+    """Also those behind whom it asked no more, and theirs; each once, however often it is opened."""
+    inner = child([["deep", spent(20)]], "inner")
+    helper = child([[call("inner", TASK), spent(10)], ["a", spent(30)]], "helper", tools=[inner])
+    model = ScriptedModel([[call("helper", TASK), spent(1)]])
+    session = Session.create(tmp_path, model, tools=[helper], approve=lambda request: "allow", max_turns=1)
+    async with session:
+        (end,) = of(await collect(session.run("go")), AgentEnd)
+        assert (end.error_code, end.usage.total) == ("max_turns", 1)  # type: ignore[attr-defined]
+        assert session.usage.total == 61
+    for _ in range(2):
+        assert Session.open(session.id, tmp_path, model).usage.total == 61
+    model = ScriptedModel([["b", spent(2)]])
+    async with Session.open(session.id, tmp_path, model) as session:
+        events = await collect(session.run("more"))
+    assert [each.session.total for each in of(events, TokenUsage)] == [63]  # type: ignore[attr-defined]
+    assert Session.open(session.id, tmp_path, model).usage.total == 63
+
+
 # ---------------------------------------------------------------- approvals
 
 

@@ -293,12 +293,22 @@ def test_what_cannot_be_a_tool(function: Any, error: str) -> None:
         tool(function)
 
 
+CYCLIC: dict[str, Any] = {}
+CYCLIC["not"] = CYCLIC
+
+
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
         ({"name": ""}, "name: expected a text that is not empty"),
         ({"parameters": []}, "parameters: expected a JSON Schema object, got list"),
         ({"parameters": {"default": float("nan")}}, "parameters.default: expected a JSON number"),
+        ({"parameters": CYCLIC}, "^parameters.not.not.{1,90}: expected at most 200 levels of nesting, got more"),
+        ({"parameters": {"type": "objekt"}}, 't: parameters.type: expected one of .*, got a string "objekt"'),
+        (
+            {"parameters": {"properties": {"a": 5}}},
+            "t: parameters.properties.a: expected a schema .*, got an integer 5",
+        ),
         ({"execute": 5}, "t: execute: expected a function, got int"),
         ({"execute": lambda: None}, "expected a function of \\(arguments, ctx\\)"),
         ({"timeout": 0}, "timeout: expected seconds above 0"),

@@ -20,9 +20,9 @@ def parsed_text(annotation: type) -> ParsedText | None:
 
 
 def _decimal(text: str) -> decimal.Decimal:
-    if number_in(text) is None:
+    if number_in(text) is None or text != text.strip():
         raise ValueError("no number")
-    return decimal.Decimal(text.strip())
+    return decimal.Decimal(text)
 
 
 _SHAPES: dict[Any, ParsedText] = {

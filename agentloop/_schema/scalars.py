@@ -141,7 +141,7 @@ class String(Shape):
 class ParsedText(Shape):
     """Text from which a Python value is parsed: a date, a path, a decimal number.
 
-    `numeric`: a JSON number is taken as well, as its text.
+    `numeric`: it spells a number; a JSON number is taken as well, as its text, and so are blanks around it, without them.
     """
 
     expected: str
@@ -155,8 +155,11 @@ class ParsedText(Shape):
         return {"type": "string", **self.keywords}
 
     def check(self, value: Any, path: Path, reading: Reading) -> Any:
-        if self.numeric and reading.coerce and type(value) in (int, float):
-            value = repr(value)
+        if self.numeric and reading.coerce:
+            if type(value) in (int, float):
+                value = repr(value)
+            elif type(value) is str:
+                value = value.strip()
         if type(value) is str:
             try:
                 self.parse(value)

@@ -18,6 +18,8 @@ from agentloop.omni.custom import MessageRegistry
 class WithQueues:
     """The part of a `Session` that queues what is said to it."""
 
+    __slots__ = ()
+
     conversation: Conversation
     _config: Config
     _registry: MessageRegistry

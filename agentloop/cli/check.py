@@ -4,7 +4,7 @@ Each finding names the file, the line and the rule. A file that merely ends earl
 is a last line that was cut. An ID means all files of its session. Files of one session are read as one, since a run goes on
 in the next file after a compaction; where the first of them is missing, the grammar is checked from the next run on.
 
-Exit codes: 0 nothing was found · 1 something was · 2 a file could not be read, or holds no record.
+Exit codes: 0 nothing was found · 1 something was · 2 a file could not be read, or holds no record; the others are checked.
 """
 
 from __future__ import annotations
@@ -37,10 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Check the files; 0 when nothing was found."""
     paths = [path for name in arguments.files for path in files_of(name, arguments.traces)]
-    reports = [report for group in by_session(paths) for report in check_session(group)]
-    for report in reports:
-        print(safe_json(json.dumps(report.to_json(), ensure_ascii=False)) if arguments.json else report.to_text())
-    return 0 if all(report.ok for report in reports) else 1
+    ok, refused = True, []
+    for group in by_session(paths):
+        try:
+            reports = check_session(group)
+        except UsageError as error:
+            refused.append(str(error))
+            continue
+        for report in reports:
+            print(safe_json(json.dumps(report.to_json(), ensure_ascii=False)) if arguments.json else report.to_text())
+        ok = ok and all(report.ok for report in reports)
+    if refused:
+        raise UsageError("; ".join(refused))
+    return 0 if ok else 1
 
 
 @attrs.define

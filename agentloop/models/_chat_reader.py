@@ -33,7 +33,7 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models._errors import payload_error
-from agentloop.models._shared import compact_json, split_data_url
+from agentloop.models._shared import compact_json, kept_json, split_data_url
 
 FINISH_REASONS: Mapping[str, FinishReason] = {
     "stop": "stop",
@@ -75,6 +75,7 @@ class Reader:
     def __init__(self, *, text_ends_at_call: bool = False, audio_format: str | None = None) -> None:
         self.finish_reason: str | None = None
         """The provider's word for the end of the reply; None while none came."""
+        self._native_reason: str | None = None  # what a gateway quotes of it in the words of whom it asked
         self._text_ends_at_call = text_ends_at_call
         self._out: list[ModelChunk] = []
         self._open: set[int] = set()  # blocks that may go on
@@ -108,11 +109,11 @@ class Reader:
     def end(self, *, marked: bool = False) -> list[ModelChunk]:
         """The last chunks, when the stream has ended. Nothing when it was cut: no reason came, and no end mark
         (`marked`: the provider sent `[DONE]`). Raises `ModelError` when the reason was a failure."""
-        reason = self.finish_reason or ""
+        reason = (self.finish_reason or "").lower()
         if not reason and not marked and not self._audio.is_whole:
             return []
-        if reason in FAILURES:
-            raise ModelError(FAILURES[reason], f"the provider ended its reply with finish_reason {reason!r}")
+        if self.failed:
+            raise self._failure(reason)
         self._out = []
         if (spoken := self._audio.block()) is not None:
             self._begin(self._calls.new_index())
@@ -122,16 +123,30 @@ class Reader:
             self._extras["reasoning_details"] = merge_details(late.pop("reasoning_details"))
         for index in sorted(self._fidelity):
             self._tell_fidelity(index)
-        finish = FINISH_REASONS.get(reason.lower(), "stop" if self._audio.is_whole and not reason else "unknown")
+        finish = FINISH_REASONS.get(reason, "stop" if self._audio.is_whole and not reason else "unknown")
         if REFUSAL in self._open and finish in ("stop", "unknown"):
             finish = "refusal"
-        self._out.append(Finish(finish, self._extras or None))
+        self._out.append(Finish(finish, kept_json(self._extras) or None))
         return self._out
+
+    @property
+    def failed(self) -> bool:
+        """Whether the word for the end of the reply says that it failed."""
+        return (self.finish_reason or "").lower() in FAILURES
+
+    def _failure(self, reason: str) -> ModelError:
+        """The error that such a word stands for, where no error object came: by the word a gateway quotes, else by ours."""
+        words = f"the provider ended its reply with finish_reason {reason!r}"
+        native = self._native_reason
+        if native is None or native.lower() == reason:
+            return ModelError(FAILURES[reason], words)
+        error = payload_error({"message": f"{words}, native_finish_reason {native!r}", "code": native})
+        return error if error.code != "network" else ModelError(FAILURES[reason], error.message)
 
     # ------------------------------------------------------------ choices
 
     def _choice(self, choice: Mapping[str, Any]) -> None:
-        if isinstance(choice.get("error"), Mapping):
+        if choice.get("error"):
             raise payload_error(choice["error"])
         delta = choice.get("delta")
         if delta is None and not self._streamed:  # an answer that came whole although a stream was asked for; after a
@@ -144,6 +159,7 @@ class Reader:
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason:
             self.finish_reason = reason
+        self._native_reason = _word(choice.get("native_finish_reason")) or self._native_reason
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
         self._reasoning(delta)
@@ -258,7 +274,7 @@ class Reader:
                 self._out.append(BlockEnd(TEXT))
                 self._open.discard(TEXT)
         extra = call.get("extra_content")
-        fidelity = {"extra_content": extra} if isinstance(extra, Mapping) and extra else None
+        fidelity = {"extra_content": kept_json(extra)} if isinstance(extra, Mapping) and extra else None
         self._out.append(ToolCallChunk(arguments, own_id, name, index, fidelity))
 
     # ------------------------------------------------------------ blocks
@@ -283,7 +299,7 @@ class Reader:
             if "reasoning_opaque" in fidelity:
                 fidelity["reasoning_opaque"] = "".join(fidelity["reasoning_opaque"])
             made = ThinkingChunk if index == THINKING else TextChunk
-            self._out.append(made("", index, fidelity))
+            self._out.append(made("", index, kept_json(fidelity)))
 
     # ------------------------------------------------------------ usage
 

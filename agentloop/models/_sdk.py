@@ -8,7 +8,6 @@ asyncio starts a task for each. So every generator that begins while the SDK run
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import json
@@ -153,35 +152,41 @@ class SdkStream:
         self._inside: list[AsyncGenerator[Any, Any]] = []
         self._whole: Iterator[Any] | None = None
         self._left: float | None = None
+        self._went_on = False
 
     @property
     def response(self) -> Any:
         """The HTTP response."""
         return self._stream.response
 
-    async def next(self, *, ended: bool = False) -> Any:
+    async def next(self, *, ended: bool = False, failed: bool = False) -> Any:
         """The next event, `END` at the end. Raises what the SDK raises.
 
         Once the reply has `ended`, a stream that breaks, stays open or goes on and on ends as well: what comes then is usage
         at most, and a whole reply is not given up for it. What is bounded is the wait, not the time of whoever reads.
+        All the same it raises a break where the reply has gone on behind an end before (none says then that it is whole), and
+        an error that the stream tells of where the end says that the reply `failed`.
         """
         if self._whole is not None:
             return next(self._whole, END)
         if not ended:
             return await self._next()
         begun, left = anyio.current_time(), TRAILING_BOUND if self._left is None else self._left
-        with anyio.CancelScope(deadline=begun + left), contextlib.suppress(Exception):
-            try:
+        try:
+            with anyio.CancelScope(deadline=begun + left):
                 return await self._next()
-            finally:
-                self._left = left - (anyio.current_time() - begun)
+        except Exception as error:
+            if self._went_on or (failed and getattr(error, "body", None)):
+                raise
+        finally:
+            self._left = left - (anyio.current_time() - begun)
         return END
 
     def goes_on(self, chunk: ModelChunk) -> None:
         """A chunk came after the end of its reply. If it says something that was not the end (some servers send a reason
-        with every event), and the bound begins anew."""
+        with every event): the bound begins anew, and a break is one."""
         if isinstance(chunk, BlockChunk) or getattr(chunk, _PIECES.get(type(chunk), ""), None):
-            self._left = None
+            self._left, self._went_on = None, True
 
     async def _next(self) -> Any:
         try:

@@ -278,6 +278,16 @@ def count_in(sent: Mapping[str, Any], key: str) -> int:
     return value if isinstance(value, int) else 0
 
 
+def kept_json(value: Any) -> Any:
+    """JSON that stands beside a reply, to be kept as its fidelity: null for NaN and infinities, which servers in Python may
+    write and no JSON value can hold. No reply is given up for them."""
+    if isinstance(value, dict):
+        return {key: kept_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [kept_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def text_or_none(value: Any) -> str | None:
     """A text that a provider sent, or null. Raises `TypeError` for anything else: it would fail later, and further away."""
     if value is None or isinstance(value, str):

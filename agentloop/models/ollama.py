@@ -300,7 +300,7 @@ class EventReader:
             reason = _FINISH.get(shared.text_or_none(event.get("done_reason")) or "", "unknown")
             told = {key: value for key, value in event.items() if key != "message"}
             told |= {"message": self._beside} if self._beside else {}
-            yield Finish("tool_use" if reason == "stop" and self._called else reason, told)
+            yield Finish("tool_use" if reason == "stop" and self._called else reason, shared.kept_json(told))
 
     def _piece(self, kind: type[TextChunk] | type[ThinkingChunk], text: str | None) -> Iterator[ModelChunk]:
         """A piece of a block. An empty one counts only where its block is open: all lines have a `content`."""
@@ -324,7 +324,7 @@ class EventReader:
         self._called = True
         index = self._next()
         own_id, name = shared.text_or_none(call.get("id")) or None, shared.text_or_none(function["name"])
-        yield ToolCallChunk(arguments, own_id, name, index, beside)
+        yield ToolCallChunk(arguments, own_id, name, index, shared.kept_json(beside))
         yield BlockEnd(index)
 
     def _next(self) -> int:

@@ -23,7 +23,7 @@ from agentloop.model import ModelChunk, ModelRequest
 from agentloop.models._adapter import Adapter, Exchange
 from agentloop.models._chat_body import request_body
 from agentloop.models._chat_quirks import OPENAI, ChatQuirks
-from agentloop.models._chat_reader import FAILURES, Reader
+from agentloop.models._chat_reader import Reader
 from agentloop.models._sdk import END, SdkClient, SdkStream
 
 __all__ = ["ChatQuirks", "OpenAIChat", "Reader", "request_body"]
@@ -77,7 +77,7 @@ class OpenAIChat(Adapter):
             await stream.take_whole(lambda answer: [answer])
             mark = _EndMark(stream.response)
             ended = False
-            while (event := await stream.next(ended=ended)) is not END:
+            while (event := await stream.next(ended=ended, failed=reader.failed)) is not END:
                 for chunk in _read(event, reader):
                     if ended:
                         stream.goes_on(chunk)
@@ -102,7 +102,7 @@ def _read(event: Any, reader: Reader) -> list[ModelChunk]:
     try:
         return reader.read(_plain(event))
     except ModelError:
-        if reader.finish_reason in (None, *FAILURES):
+        if reader.finish_reason is None or reader.failed:
             raise
         return []
 

@@ -162,12 +162,14 @@ def agent_end(
     error_code: str | None = None,
     error_message: str | None = None,
     usage: Usage | None = None,
+    nested_usage: Usage | None = None,
     replaces_context: bool = False,
     clock: Clock = time.time,
 ) -> Record:
-    """A run is over; `usage` is its sum (None: zero)."""
+    """A run is over; `usage` is its sum (None: zero), `nested_usage` what nested runs spent since its last `token_usage`."""
     payload: Payload = {"type": "agent_end", "status": status}
     with_fields(payload, error_code=error_code, error_message=error_message, usage=token_counts(usage or Usage()))
+    with_fields(payload, nested_usage=None if nested_usage is None else token_counts(nested_usage))
     return event(with_fields(payload, replaces_context=replaces_context or None), clock)
 
 

@@ -44,9 +44,9 @@ class Decoder:
         held = self._desk.clear()
         if held is not None:
             events += self._explained(held, None)
-        events += self._own.folded(self._own.finish())
+        events += self._own.last()
         for origin, reader in self._children.items():
-            events += _as_child(origin, reader.folded(reader.finish()))
+            events += _as_child(origin, reader.last())
         return events
 
     def _attended(self, record: Record) -> Events:

@@ -28,13 +28,14 @@ from agentloop.events import (
     ThinkingDelta,
     ThinkingEnd,
     ThinkingStart,
+    TokenUsage,
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
     ToolExecutionEnd,
     ToolExecutionUpdate,
 )
-from agentloop.messages import AssistantMessage, CustomMessage, Text, ToolResultMessage, UserMessage
+from agentloop.messages import AssistantMessage, CustomMessage, Text, ToolResultMessage, Usage, UserMessage
 from agentloop.omni import _build_events as build
 from agentloop.omni._blocks import block_payload, output_images, output_payload, result_object
 from agentloop.omni._build import FLOAT_ERROR, partial_tool_call_output, timestamp, token_counts
@@ -54,6 +55,7 @@ class Encoder:
         "_clock",
         "_ended",
         "_header",
+        "_nested",
         "_open_id",
         "_stamp",
         "_stamp_from",
@@ -77,6 +79,8 @@ class Encoder:
         """Calls with an open partial output."""
         self._ended: dict[str, ToolExecutionEnd] = {}
         """By call: its end, until its result message is shown."""
+        self._nested: Usage | None = None
+        """Tokens of nested runs since the last `TokenUsage`, which tells those before it."""
 
     def encode(self, event: Event) -> list[Record]:
         """Every record of the event, in order; new dicts, which the caller may keep and change.
@@ -86,7 +90,7 @@ class Encoder:
         if type(event) is MessageUpdate:
             delta = event.delta
             return _DELTAS[type(delta)](self, delta)
-        plain = PLAIN_PAYLOADS.get(type(event))
+        plain = _PLAIN.get(type(event))
         if plain is not None:
             return [{"timestamp": self.stamp(), "type": "event_msg", "payload": plain(event)}]
         return _EVENTS[type(event)](self, event)
@@ -333,6 +337,7 @@ class Encoder:
         return [build.agent_start(clock=self._clock)]
 
     def _agent_end(self, event: AgentEnd) -> list[Record]:
+        nested = self._nested
         self._reset()
         return [
             build.agent_end(
@@ -340,6 +345,7 @@ class Encoder:
                 error_code=event.error_code,
                 error_message=event.error_message,
                 usage=event.usage,
+                nested_usage=nested,
                 replaces_context=event.replaces_context,
                 clock=self._clock,
             )
@@ -362,8 +368,18 @@ class Encoder:
         }
         return [pointer, head]
 
+    def count(self, event: ChildEvent) -> None:
+        """Take note of what an event of a nested run says of this one's tokens; for who encodes no such events."""
+        if type(event.event) is TokenUsage:  # however deep: each is forwarded once
+            self._nested = event.event.request if self._nested is None else self._nested + event.event.request
+
+    def _token_usage(self, event: TokenUsage) -> list[Record]:
+        self._nested = None
+        return [self._event(PLAIN_PAYLOADS[TokenUsage](event))]
+
     def _child_event(self, event: ChildEvent) -> list[Record]:
         origin = event.origin
+        self.count(event)
         child = self._children.get(origin)
         if child is None:
             child = self._children[origin] = Encoder(self._clock)
@@ -427,6 +443,7 @@ _DELTAS: Final[dict[type, Callable[[Encoder, Any], list[Record]]]] = {
 _EVENTS: Final[dict[type, Callable[[Encoder, Any], list[Record]]]] = {
     AgentStart: Encoder._agent_start,
     AgentEnd: Encoder._agent_end,
+    TokenUsage: Encoder._token_usage,
     MessageStart: Encoder._message_start,
     MessageEnd: Encoder._message_end,
     ToolExecutionUpdate: Encoder._tool_execution_update,
@@ -436,3 +453,5 @@ _EVENTS: Final[dict[type, Callable[[Encoder, Any], list[Record]]]] = {
     Foreign: Encoder._foreign,
 }
 """The events that take or change state, or that are several records."""
+
+_PLAIN: Final = {kind: payload for kind, payload in PLAIN_PAYLOADS.items() if kind not in _EVENTS}

@@ -181,6 +181,8 @@ class AgentEndPayload(TypedDict):
     error_code: NotRequired[str]
     error_message: NotRequired[str]
     usage: TokenCounts
+    nested_usage: NotRequired[TokenCounts]
+    """Tokens of nested runs that no `token_usage` of this one tells, since none came behind them."""
     replaces_context: NotRequired[bool]
     x: NotRequired[Extra]
 

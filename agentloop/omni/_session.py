@@ -76,6 +76,8 @@ class SessionReader:
         self.reply: ReplyReader | None = None
         """The open reply."""
         self._input: Input | None = None
+        self._inside: Events = []
+        """Records of unknown kinds that stand in the open input, whose start is not out: its content may come behind them."""
         self._names: dict[str, str] = {}
         """Tool names of the calls that run (ours), or that nobody answered (other writers')."""
         self._outputs: dict[str, tuple[tuple[ContentBlock, ...], StopReason]] = {}
@@ -157,13 +159,17 @@ class SessionReader:
         return events
 
     def foreign(self, record: Record) -> Events:
-        """The record as it came, after the end of a message that it ends."""
-        ended = self.give_start() + self.folded(self.finish())
+        """The record as it came, after the end of a message that it ends; in an input after its start."""
+        ended = self.folded(self.finish())
         try:
-            return [*ended, Foreign(record)]
+            event = Foreign(record)
         except _UNFIT as error:
             log.warning("a record that no event can hold was left out: %s", error)
             return ended
+        if self._waits():
+            self._inside.append(event)
+            return ended
+        return [*self._taken(), *ended, event]
 
     # ------------------------------------------------------------ messages without a start of their own
 
@@ -179,11 +185,23 @@ class SessionReader:
             return [MessageStart(message), MessageEnd(message)]
         return []
 
+    def last(self) -> Events:
+        """What is due when there are no more records."""
+        return self.folded(self.finish()) + (self.give_start() if self._inside else [])
+
+    def _taken(self) -> Events:
+        inside, self._inside = self._inside, []
+        return inside
+
+    def _waits(self) -> bool:
+        """Whether the start of an open input is not out yet."""
+        return self._input is not None and self._input.explicit and not self._input.given
+
     def _in_reply(self) -> tuple[ReplyReader, Events]:
         """The open reply; one without a start opens here."""
         if self.reply is not None:
             return self.reply, []
-        ended = self.finish()
+        ended = self.finish() + self._taken()
         self._input = None
         header = AssistantMessage(())
         self.reply = ReplyReader(header, explicit=False)
@@ -197,7 +215,7 @@ class SessionReader:
                 return given, []
             if not given.explicit and (payload["type"] != "text" or given.sender == payload.get("sender")):
                 return given, []
-        ended = self.finish()
+        ended = self.finish() + self._taken()
         self.reply = None
         self._input = Input("user", None)
         return self._input, ended
@@ -210,40 +228,40 @@ class SessionReader:
         if role == "assistant":
             header = AssistantMessage((), provider=payload.get("provider"), model=payload.get("model"))
             self.reply = ReplyReader(header, explicit=True)
-            return [MessageStart(header)]
+            return [*self._taken(), MessageStart(header)]
         given = Input(role, payload)
         if role == "tool_result" and "tool_name" not in payload:
             given.message = result = self._results.pop(payload["tool_call_id"])
             given.given = True
             self._input = given
-            return [MessageStart(result)]
+            return [*self._taken(), MessageStart(result)]
         self._input = given
         self._desk.owe(self)
-        return []
+        return self._taken()
 
     def give_start(self) -> Events:
         """The start of an open input, before something else happens: all that it holds has been read by then."""
         given = self._input
-        if given is None or not given.explicit or given.given:
+        if given is None or not self._waits():
             return []
         message = self._input_message(given)
         if message is None:
-            return []
+            return self._taken()
         given.given = True
-        return [MessageStart(message)]
+        return [MessageStart(message), *self._taken()]
 
     def _message_end(self, payload: Payload) -> Events:
         if self.reply is not None:
             return self._reply_end(self.reply, payload)
-        given, self._input = self._input, None
+        given = self._input
         if given is None:
             return []
         if not given.given:
             self._desk.clear()
-        message = self._input_message(given)
+        message, self._input = self._input_message(given), None
         if message is None:
             raise ValueError("a message without its content")
-        return [MessageEnd(message)] if given.given else [MessageStart(message), MessageEnd(message)]
+        return [MessageEnd(message)] if given.given else [MessageStart(message), *self._taken(), MessageEnd(message)]
 
     def _input_message(self, given: Input) -> AgentMessage | None:
         """An input as it has been read so far; None when its content is missing."""
@@ -412,12 +430,13 @@ class SessionReader:
         self._names.clear()
         self._outputs.clear()
         self._results.clear()
-        return [AgentStart()]
+        return [*self._taken(), AgentStart()]
 
     def _agent_end(self, payload: Payload) -> Events:
         state, self._state = self._state or State(), None
         status = payload["status"]
         return [
+            *self._taken(),
             AgentEnd(
                 state.new_messages if status == "completed" else state.all_messages,
                 status,
@@ -426,7 +445,7 @@ class SessionReader:
                 usage_from(payload["usage"]),
                 payload.get("replaces_context") is True,
                 state.summary,
-            )
+            ),
         ]
 
     def _turn_start(self, payload: Payload) -> Events:

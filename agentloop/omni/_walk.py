@@ -381,6 +381,13 @@ class Walk:
         if output is not None:
             output.end = payload
 
+    def _agent_end(self, record: Record, payload: Payload) -> None:
+        self.ours = True
+        nested = payload.get("nested_usage")
+        if nested is not None:
+            before = self.session_usage or dict.fromkeys(nested, 0)
+            self.session_usage = {name: before[name] + count for name, count in nested.items()}
+
     def _lifecycle(self, record: Record, payload: Payload) -> None:
         self.ours = True
 
@@ -417,5 +424,5 @@ _READERS: Final[dict[str, Callable[[Walk, Record, Payload], Any]]] = {
     "agent_start": Walk._begin,
     "turn_start": Walk._begin,
     "turn_end": Walk._lifecycle,
-    "agent_end": Walk._lifecycle,
+    "agent_end": Walk._agent_end,
 }

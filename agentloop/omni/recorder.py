@@ -87,8 +87,8 @@ class Recording(Wrapper[Event]):
     """An async iterator of the events that it has recorded. Made by `record`; one step at a time."""
 
     __slots__ = (
-        "__weakref__", "_call", "_closed", "_encode", "_filter", "_keep", "_next", "_open", "_policy", "_redact", "_sink",
-        "_stepping", "_write_timeout", "_writer", "lost",
+        "__weakref__", "_call", "_closed", "_count", "_encode", "_filter", "_keep", "_next", "_open", "_policy", "_redact",
+        "_sink", "_stepping", "_write_timeout", "_writer", "lost",
     )  # fmt: skip
 
     def __init__(
@@ -105,7 +105,8 @@ class Recording(Wrapper[Event]):
         """Records that could not be written."""
         self._events = aiter(events)
         self._next = self._events.__anext__
-        self._encode = Encoder(clock).encode
+        encoder = Encoder(clock)
+        self._encode, self._count = encoder.encode, encoder.count
         self._writer = trace if isinstance(trace, TraceWriter) else None
         self._sink: Sink | None = None if isinstance(trace, TraceWriter) else trace
         self._filter = TraceFilter()
@@ -130,7 +131,10 @@ class Recording(Wrapper[Event]):
             if self._open is None:
                 event = await self._next()
                 kind = type(event)
-                if kind is ChildEvent or (kind is MessageUpdate and type(event.delta) in _PIECES):  # type: ignore[union-attr]
+                if kind is ChildEvent:
+                    self._count(event)  # type: ignore[arg-type]
+                    return event
+                if kind is MessageUpdate and type(event.delta) in _PIECES:  # type: ignore[union-attr]
                     return event
                 try:
                     records = self._encode(event)

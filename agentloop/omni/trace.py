@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, get_args
 
 from agentloop._results import error_text
-from agentloop._values import order_to_leave
+from agentloop._values import raise_order
 from agentloop.errors import TraceWriteError
 from agentloop.omni._lock import SessionLock
 from agentloop.omni.jsonl import dumps, dumps_trusted
@@ -300,8 +300,7 @@ class TraceWriter:
                 return None
             line = dump(kept) + b"\n"
         except BaseException as error:  # a redaction of the caller's may raise anything; nothing is stored unredacted
-            if order_to_leave(error) is not None:
-                raise
+            raise_order(error)
             said = f"{type(error).__name__} ({error_text(error)})"
             raise TraceWriteError(f"session {self.session_id}: expected a record in JSON, got {said}") from error
         if len(line) > MAX_LINE:

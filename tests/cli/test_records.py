@@ -72,6 +72,18 @@ def test_what_run_writes_is_in_order(stream: Path, trace: Path, capsys: Captured
     assert all("1 run)" in line for line in out)
 
 
+def test_a_file_without_a_record_hides_no_other(trace: Path, capsys: Captured) -> None:
+    """The files beside it are checked and told of, wherever it stands; it is named, with the exit code of a wrong file."""
+    empty, odd = write(trace.parent / "empty.jsonl", []), write(trace.parent / "odd.jsonl", ["", "\n"])
+    for given in ([empty, str(trace), odd], [str(trace), empty, odd], [empty, odd, str(trace)]):
+        assert main(["check", *given]) == 2
+        out, err = capsys.readouterr()
+        assert [line.partition(" (")[0] for line in out.splitlines()] == [f"{trace}: ok"]
+        assert f"agentloop check: {empty}: expected a file of records, got an empty one" in err
+        assert f"{odd}: expected a file of records, got " in err
+        assert err.count("\n") == 1
+
+
 def test_a_broken_grammar_is_named(trace: Path, capsys: Captured) -> None:
     """An event that is missing is found at the line that cannot follow, with the grammar's rule."""
     lines = records(trace)

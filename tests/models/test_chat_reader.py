@@ -384,10 +384,54 @@ def test_words_for_a_failure(word: str, code: str) -> None:
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("native", "code"),
+    [
+        ("MALFORMED_FUNCTION_CALL", "network"),
+        ("PROHIBITED_CONTENT", "content_filter"),
+        ("rate_limit_exceeded", "rate_limit"),
+        ("overloaded_error", "overloaded"),
+    ],
+)
+def test_a_gateway_quotes_the_word_for_a_failure(native: str, code: str) -> None:
+    """What the provider behind it said is in the message, and decides where it says more than that it failed."""
+    end = choice(finish="error")
+    end["choices"][0]["native_finish_reason"] = native
+    with pytest.raises(ModelError) as caught:
+        read(choice({"content": "a"}), end)
+    assert caught.value.code == code
+    expected = f"the provider ended its reply with finish_reason 'error', native_finish_reason {native!r}"
+    assert caught.value.message == expected
+
+
+def test_a_gateway_quotes_the_same_word() -> None:
+    """Then there is nothing to add; a word that is no failure's is not looked at."""
+    for native, finish in (("error", "error"), ("ERROR", "Error")):
+        end = choice(finish=finish)
+        end["choices"][0]["native_finish_reason"] = native
+        with pytest.raises(ModelError, match=r": the provider ended its reply with finish_reason 'error'$"):
+            read(choice({"content": "a"}), end)
+    end = choice(finish="stop")
+    end["choices"][0]["native_finish_reason"] = "error"
+    assert read(choice({"content": "a"}), end) == [TextChunk("a", 1), Finish("stop")]
+
+
 def test_without_a_reason_the_reply_is_cut_unless_the_end_is_marked() -> None:
     """No reason and no mark: no `Finish`. The mark alone is a whole reply."""
     assert read(choice({"content": "a"}), choice(finish="")) == [TextChunk("a", 1)]
     assert read(choice({"content": "a"}), marked=True) == [TextChunk("a", 1), Finish("unknown")]
+
+
+def test_no_reply_is_given_up_for_a_number_that_json_cannot_say() -> None:
+    """A server in Python may write NaN into what is kept beside it: null stands there."""
+    nan = float("nan")
+    delta = {"content": "a", "annotations": [{"score": nan}]}
+    last = {**choice(finish="stop"), "search_results": [{"score": nan, "url": "u"}]}
+    assert read(choice(delta), last) == [
+        TextChunk("a", 1),
+        TextChunk("", 1, {"annotations": [{"score": None}]}),
+        Finish("stop", {"search_results": [{"score": None, "url": "u"}]}),
+    ]
 
 
 # ---------------------------------------------------------------- errors and nonsense
@@ -401,6 +445,8 @@ def test_without_a_reason_the_reply_is_cut_unless_the_end_is_marked() -> None:
         {"message": "no", "code": 400},
         {"choices": [], "error": {"message": "no", "code": 400}},
         {"choices": [{"index": 0, "error": {"message": "no", "code": 400}}]},
+        {"choices": [{"index": 0, "finish_reason": "error", "error": {"message": "no", "code": 400}}]},
+        {"choices": [{"index": 0, "finish_reason": "error"}], "error": {"message": "no", "code": 400}},
     ],
 )
 def test_errors_inside_a_stream(chunk: Any) -> None:
@@ -408,6 +454,13 @@ def test_errors_inside_a_stream(chunk: Any) -> None:
     with pytest.raises(ModelError) as caught:
         Reader().read(chunk)
     assert caught.value.code == "rejected"
+
+
+def test_an_error_beside_a_choice_may_be_a_text() -> None:
+    """Its words are kept."""
+    with pytest.raises(ModelError) as caught:
+        Reader().read({"choices": [{"index": 0, "finish_reason": "error", "error": "the upstream is overloaded"}]})
+    assert caught.value.message == "the upstream is overloaded"
 
 
 def test_a_number_beside_words_tells_of_an_error() -> None:

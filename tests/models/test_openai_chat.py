@@ -270,11 +270,41 @@ async def test_a_stream_that_stays_open_after_its_end(monkeypatch: pytest.Monkey
 @pytest.mark.anyio
 async def test_what_comes_behind_a_word_for_a_failure_may_say_which() -> None:
     """That word ends no whole reply: an error behind it is told."""
-    late = b'data: {"object": "error", "message": "full", "code": 503}\n\n'
+    for late in (
+        b'data: {"object": "error", "message": "full", "code": 503}\n\n',
+        b'data: {"error": {"message": "full", "code": 503}}\n\n',  # which the SDK raises
+    ):
+        with WireServer() as server:
+            outcome = await run_model(model_at(server.play(stream(event({"content": "x"}, "error") + late + DONE))))
+        assert outcome.error is not None
+        assert (outcome.error.code, outcome.error.message) == ("overloaded", "full")
+
+
+@pytest.mark.anyio
+async def test_a_word_for_a_failure_stands_where_nothing_more_comes() -> None:
+    """A connection that breaks behind it says less."""
+    body = event({"content": "x"}, "insufficient_system_resource")
     with WireServer() as server:
-        outcome = await run_model(model_at(server.play(stream(event({"content": "x"}, "error") + late + DONE))))
+        outcome = await run_model(model_at(server.play(stream(body + DONE, drop_at=len(body)))))
     assert outcome.error is not None
-    assert (outcome.error.code, outcome.error.message) == ("overloaded", "full")
+    assert outcome.error.code == "overloaded"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("pieces", "whole"), [(1, True), (2, False), (3, False)])
+async def test_a_reply_that_breaks_where_every_event_has_a_reason(pieces: int, whole: bool) -> None:
+    """Once one has gone on behind its reason, no reason says any more that it is whole, and a break is one."""
+    body = b"".join(event({"content": str(n)}, "stop") for n in range(pieces))
+    with WireServer() as server:
+        outcome = await run_model(model_at(server.play(stream(body + DONE, drop_at=len(body)))))
+        assert outcome.committed is whole
+        assert outcome.message is not None
+        assert outcome.message.text == "012"[:pieces]
+        if not whole:
+            assert outcome.error is not None
+            assert outcome.error.code == "network"
+        outcome = await run_model(model_at(server.play(stream(body + DONE))))
+        assert outcome.committed
 
 
 async def closed(server: WireServer) -> bool:

@@ -650,6 +650,49 @@ def test_a_stranger_may_stand_inside_an_input() -> None:
     assert read(written(events)) == events
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        user("hi"),
+        user("a", Image("https://x/y.png"), sender="harness"),
+        ToolResultMessage("c1", "look", "seen", details={"a": 1}),
+        OpaqueMessage("notice", {"a": 1}),
+    ],
+)
+def test_an_input_is_whole_whatever_stands_inside_it(message: Any) -> None:
+    """Another writer may put a record of an unknown kind before a block: start and end have all blocks nevertheless, and the
+    record stays between them."""
+    records = encode([AgentStart(), TurnStart(0), MessageStart(message), MessageEnd(message)])
+    strange = {"type": "news", "payload": {}}
+    for place in range(3, len(records)):
+        events = decode([*records[:place], strange, *records[place:]])
+        expected = [MessageStart(message), Foreign(strange), MessageEnd(message)]
+        assert events == [AgentStart(), TurnStart(0), *expected]
+
+
+@pytest.mark.parametrize("origin", [(), ("a",)])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        [],
+        [r.agent_start()],
+        [r.agent_end()],
+        [r.message_start("user"), r.user_text("b"), r.message_end()],
+        [r.message_start("tool_result", tool_call_id="nobody's")],
+        [r.assistant_text("b")],
+        [r.turn_end()],
+        [r.request_end(status="retryable", error_code="network")],
+    ],
+)
+def test_what_stands_inside_an_input_that_is_cut_is_not_lost(behind: list[Any], origin: tuple[str, ...]) -> None:
+    """Whatever comes instead of the input's end, or nothing more."""
+    strange = {"type": "news", "payload": {}}
+    records = [r.agent_start(), r.message_start("user"), strange, *behind]
+    named = [{**record, "origin": list(origin)} for record in records] if origin else records
+    events = [event.event if isinstance(event, ChildEvent) else event for event in decode(named)]
+    assert of(events, Foreign)[0] == Foreign(strange)
+
+
 def test_children_side_by_side_keep_their_order() -> None:
     """Events of other sessions between start and end of an input keep their place too."""
     hi = user("hi")

@@ -8,6 +8,7 @@ import decimal
 import enum
 import json
 import pathlib
+import re
 import uuid
 from typing import Any, Literal, NamedTuple, NewType, TypedDict
 
@@ -124,6 +125,7 @@ def problems(annotation: Any, value: Any) -> str:
         (Literal[True], "true", True, True),
         (Literal[1, 2], 1.0, 1, 1),
         (decimal.Decimal, 2.5, "2.5", decimal.Decimal("2.5")),
+        (decimal.Decimal, " 0.10\n", "0.10", decimal.Decimal("0.10")),
         (UserId, "7", 7, 7),
         (int | None, "5", 5, 5),
         (list[int] | None, "[1]", [1], [1]),
@@ -137,6 +139,39 @@ def test_coercions(annotation: Any, given: Any, runs: Any, value: Any) -> None:
     reading = Reading(coerce=False)
     shape_of(annotation).check(given, None, reading)
     assert reading.problems.count or isinstance(given, int | float), "coercions can be turned off"
+
+
+@pytest.mark.parametrize("coerce", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0",
+        "-0.10",
+        "1e5",
+        "12E-3",
+        " 1.5",
+        "1.5\n",
+        "\u00a01",
+        "+1",
+        "01",
+        ".5",
+        "5.",
+        "1_000",
+        "\u0665",
+        "",
+        " ",
+        "1 2",
+    ],
+)
+def test_what_is_taken_as_a_decimal_fits_its_pattern(text: str, coerce: bool) -> None:
+    """What runs does, whatever blanks a model put around it; what would not is refused."""
+    reading = Reading(coerce=coerce)
+    runs = shape_of(decimal.Decimal).check(text, None, reading)
+    fits = re.search(
+        shape_of(decimal.Decimal).schema()["pattern"].replace("$", r"\Z"), text.strip() if coerce else text
+    )
+    assert (reading.problems.count == 0) is (fits is not None)
+    assert reading.problems.count or runs == (text.strip() if coerce else text)
 
 
 @pytest.mark.parametrize(
