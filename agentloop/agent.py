@@ -71,8 +71,8 @@ class Agent:
     """
 
     __slots__ = (
-        "__weakref__", "_audience", "_began", "_claim", "_config", "_due", "_event", "_listeners", "_over", "_queues", "_readers", "_run",
-        "_signal", "_state", "_system_prompt", "_task", "_tools",
+        "__weakref__", "_began", "_claim", "_config", "_listeners", "_over", "_queues", "_readers", "_run", "_signal", "_state",
+        "_system_prompt", "_task", "_tools",
     )  # fmt: skip
 
     def __init__(
