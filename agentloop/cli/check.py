@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Check the files; 0 when nothing was found."""
+    """Check the files; 0 when nothing was found. Raises `UsageError`, after the others, for files that are none of records."""
     paths = [path for name in arguments.files for path in files_of(name, arguments.traces)]
     ok, refused = True, []
     for group in by_session(paths):

@@ -457,7 +457,7 @@ def test_errors_inside_a_stream(chunk: Any) -> None:
 
 
 def test_an_error_beside_a_choice_may_be_a_text() -> None:
-    """Its words are kept."""
+    """The words of a text that stands where an error object does are kept."""
     with pytest.raises(ModelError) as caught:
         Reader().read({"choices": [{"index": 0, "finish_reason": "error", "error": "the upstream is overloaded"}]})
     assert caught.value.message == "the upstream is overloaded"
