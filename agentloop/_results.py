@@ -58,8 +58,9 @@ def as_result(value: Any) -> ToolResult:
     that holds a block, are content; what is not a block in such a list becomes a text that says so, and the result an
     error. An exception is an error with its text. Bytes are their text, or a note of their size if they are no UTF-8.
     Anything that JSON can say (mappings, lists, numbers, dataclasses, attrs classes, dates, enums, pydantic models)
-    becomes compact JSON text, an object also `structured`. An awaitable is an error that says so: where it comes here it
-    was awaited once, or yielded. Any other object becomes its `str()`. Text becomes valid Unicode, control characters stay.
+    becomes compact JSON text, an object also `structured`. An awaitable, also inside of these, is an error that says so:
+    where it comes here it was awaited once, or yielded. Any other object becomes its `str()`. Text becomes valid Unicode,
+    control characters stay.
     """
     if type(value) is str:
         return ToolResult(value)
@@ -85,8 +86,7 @@ def _from_value(value: Any) -> ToolResult:
     if isinstance(value, bytes | bytearray | memoryview):
         return ToolResult(_bytes_text(bytes(value)))
     if is_awaitable(value):
-        close_unstarted(value)
-        return ToolResult(f"expected a value, got a {class_name(type(value))} that nobody awaited", is_error=True)
+        return ToolResult(_unawaited(value), is_error=True)
     return _from_data(value)
 
 
@@ -96,10 +96,16 @@ def _from_data(value: Any) -> ToolResult:
             return ToolResult()
         if any(is_kind(item, _BLOCKS) for item in value):
             return _from_blocks(value)
-    data = _Json().convert(value)
+    reading = _Json()
+    data = reading.convert(value)
     if isinstance(data, str):
         return ToolResult(data)
-    return ToolResult(json_text(data), structured=data if isinstance(data, dict) else None)
+    return ToolResult(json_text(data), None, data if isinstance(data, dict) else None, is_error=reading.unawaited)
+
+
+def _unawaited(value: Any) -> str:
+    close_unstarted(value)
+    return f"expected a value, got a {class_name(type(value))} that nobody awaited"
 
 
 def _from_blocks(items: list[Any] | tuple[Any, ...]) -> ToolResult:
@@ -112,9 +118,8 @@ def _from_blocks(items: list[Any] | tuple[Any, ...]) -> ToolResult:
             blocks.append(Text(str.__str__(item)))
         else:
             is_error = True
-            blocks.append(
-                Text(f"content[{index}]: expected a content block or text, got {type(item).__name__}: {_shown(item)}")
-            )
+            words = f"expected a content block or text, got {type(item).__name__}: {_shown(item)}"
+            blocks.append(Text(f"content[{index}]: {_unawaited(item) if is_awaitable(item) else words}"))
     return ToolResult(tuple(blocks), is_error=is_error)
 
 
@@ -184,6 +189,8 @@ class _Json:
 
     def __init__(self) -> None:
         self._open: set[int] = set()  # identities of the containers around a value
+        self.unawaited = False
+        """Whether an awaitable stood in it."""
 
     def convert(self, value: Any) -> Any:
         """The value as JSON. What JSON has no word for is text."""
@@ -221,6 +228,9 @@ class _Json:
                 return {name: self.convert(item) for name, item in fields.items()}
         finally:
             self._open.discard(id(value))
+        if is_awaitable(value):
+            self.unawaited = True
+            return _unawaited(value)
         return object_text(value)
 
     def _key(self, key: Any) -> str:

@@ -214,3 +214,18 @@ def test_any_data_gives_valid_text(value: Any) -> None:
     result.text.encode()
     if result.structured is not None:
         assert json.loads(result.text) == json.loads(json.dumps(result.structured))
+
+
+def test_an_awaitable_inside_a_value_is_an_error_in_its_place() -> None:
+    """Not the `repr` of a coroutine, with an address, as if it were data; nor is there a warning that nobody awaited it."""
+
+    async def fetch() -> int:
+        return 1
+
+    words = "expected a value, got a coroutine that nobody awaited"
+    listed = as_result([1, fetch()])
+    assert (listed.text, listed.is_error) == (f'[1,"{words}"]', True)
+    named = as_result({"a": {"b": fetch()}})
+    assert (named.structured, named.is_error) == ({"a": {"b": words}}, True)
+    blocks = as_result([Text("a"), fetch()])
+    assert ([block.text for block in blocks.content], blocks.is_error) == (["a", f"content[1]: {words}"], True)  # type: ignore[union-attr]

@@ -29,15 +29,17 @@ from agentloop import (
     ToolDefinitionError,
     ToolExecutionEnd,
     ToolExecutionStart,
+    ToolResult,
     agent_loop,
     tool,
 )
 from agentloop._session.door import Door
 from agentloop.approval import Approvals, Question
-from agentloop.compaction import Summarize, TurnsReach
+from agentloop.compaction import Discard, Summarize, TurnsReach
 from agentloop.grammar import check
 from agentloop.messages import Usage
 from agentloop.model import Finish, UsageChunk
+from agentloop.omni.codec import encode
 from agentloop.omni.expand import session_records
 from agentloop.omni.reader import trace_files
 from agentloop.omni.recorder import record
@@ -268,6 +270,50 @@ async def test_a_session_that_is_opened_again_counts_its_children(tmp_path: Path
         events = await collect(session.run("more"))
     assert [each.session.total for each in of(events, TokenUsage)] == [63]  # type: ignore[attr-defined]
     assert Session.open(session.id, tmp_path, model).usage.total == 63
+
+
+async def test_what_nested_runs_spent_before_a_last_compaction_is_counted(tmp_path: Path) -> None:
+    """No `agent_end` follows a completed compaction in its file; and a file without a sum adds to those before it."""
+
+    @tool
+    async def last(ctx: ToolContext) -> ToolResult:
+        """A nested run, after which the run ends."""
+        inner = agent_loop("do it", Context(), Config(model=ScriptedModel([["a", spent(20)]])))
+        await ctx.nested(inner, "inner")
+        return ToolResult("done", terminate=True)
+
+    def options(replies: list[Any]) -> dict[str, Any]:
+        discard = Discard(when=TurnsReach(1))
+        return {
+            "model": ScriptedModel(replies),
+            "tools": [last],
+            "approve": lambda request: "allow",
+            "compaction": discard,
+        }
+
+    session = Session.create(tmp_path, **options([[call("last"), spent(1)]]), session_id="s")
+    for replies, total in (
+        ([[call("last")]], 21),
+        ([[call("last")]], 41),
+        (["no tokens told"], 61),
+        ([["b", spent(2)]], 61),
+    ):
+        async with session:
+            await collect(session.run("go"))
+            assert session.usage.total == total
+        session = Session.open("s", tmp_path, **options(replies))
+        assert session.usage.total == total
+    session.close()
+
+
+async def test_a_stream_tells_what_was_spent_below_each_child() -> None:
+    """The end of a child says the same of the runs below it in its parent's stream as in its own trace."""
+    inner = child([["deep", spent(20)]], "inner")
+    helper = child([[call("inner", TASK), spent(10)]], "helper", tools=[inner], max_turns=1)
+    events = await played([helper], [[call("helper", TASK), spent(1)]], max_turns=1)
+    ends = [record for record in encode(events) if record["payload"].get("type") == "agent_end"]
+    told = {tuple(end.get("origin", ())): end["payload"].get("nested_usage", {}).get("total") for end in ends}
+    assert told == {("helper-1", "inner-1"): None, ("helper-1",): 20, (): 30}
 
 
 # ---------------------------------------------------------------- approvals

@@ -142,7 +142,7 @@ def _with_jsonschema(schema: dict[str, Any]) -> Check:
         errors = validator.iter_errors(arguments)
         try:
             _note(((e.absolute_path, e.validator, _value_of(e), e.instance) for e in errors), problems)
-        except exceptions._WrappedReferencingError as error:
+        except (exceptions._WrappedReferencingError, ValueError) as error:  # the latter for an `$id` that is no address
             raise _Unusable(str(error)[:_MAX_MESSAGE]) from error
 
     return check

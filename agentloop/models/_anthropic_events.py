@@ -25,7 +25,7 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models._errors import payload_error
-from agentloop.models._shared import MISREAD, compact_json, count_in, misread, text_or_none
+from agentloop.models._shared import MISREAD, compact_json, count_in, kept_json, misread, text_or_none
 
 log = logging.getLogger("agentloop.models.anthropic")
 
@@ -132,10 +132,11 @@ class EventReader:
     def _finish(self) -> list[ModelChunk]:
         if self.settled:
             return []
-        self.settled = True
         chunks = [chunk for block in self._open.values() for chunk in self._close(block)]
         kept = {**self._message, "usage": self._usage} if self._usage else self._message
-        return [*chunks, Finish(_FINISH.get(self._message["stop_reason"], "unknown"), kept)]
+        end = Finish(_FINISH.get(self._message["stop_reason"], "unknown"), kept_json(kept))
+        self.settled = True
+        return [*chunks, end]
 
     def _block_start(self, event: JsonObject) -> Iterable[ModelChunk]:
         chunks = self._block_stop(event)  # an index that is used again: the earlier block is over
@@ -210,7 +211,7 @@ class EventReader:
             return [BlockChunk(ToolCall(call_id, name, arguments, beside))]
         whole = block.whole()
         if block.kind not in _STREAMED:
-            whole = _with_input(whole)
+            whole = kept_json(_with_input(whole))
             return [BlockChunk(Thinking("", whole) if block.kind == "redacted_thinking" else Text("", whole))]
         rest = _beside(block.kind, whole)
         if block.begun and not rest:
@@ -254,7 +255,8 @@ _HANDLERS: Mapping[str, Callable[[EventReader, JsonObject], Iterable[ModelChunk]
 
 def _beside(kind: str, block: JsonObject) -> dict[str, Any]:
     """What a streamed block holds beside what its chunks say."""
-    return {key: value for key, value in block.items() if key not in _STREAMED[kind] and value not in (None, [])}
+    beside = {key: value for key, value in block.items() if key not in _STREAMED[kind] and value not in (None, [])}
+    return kept_json(beside)  # type: ignore[no-any-return]
 
 
 def _with_input(block: dict[str, Any]) -> dict[str, Any]:

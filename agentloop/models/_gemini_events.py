@@ -25,7 +25,7 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models._errors import payload_error
-from agentloop.models._shared import MISREAD, compact_json, count_in, misread, text_or_none
+from agentloop.models._shared import MISREAD, compact_json, count_in, kept_json, misread, text_or_none
 
 log = logging.getLogger("agentloop.models.gemini")
 
@@ -97,7 +97,7 @@ class EventReader:
         finish = _FINISH.get(reason, "unknown")
         if finish == "stop" and self._called:
             finish = "tool_use"
-        yield Finish(finish, self._message)
+        yield Finish(finish, kept_json(self._message))
 
     # ------------------------------------------------------------ events
 
@@ -148,7 +148,7 @@ class EventReader:
             yield from self._function_call(part)
         elif part.keys() - {"thought"}:  # else an empty part, which says nothing
             yield from self._close()
-            yield BlockChunk(_data(part) or Text("", part))
+            yield BlockChunk(_data(part) or Text("", kept_json(part)))
 
     def _text(self, part: JsonObject) -> Iterator[ModelChunk]:
         text = part["text"]
@@ -172,7 +172,7 @@ class EventReader:
 
     def _close_text(self) -> Iterator[ModelChunk]:
         if self._kind is not None and self._entries:
-            yield self._kind("", fidelity={"parts": self._entries})
+            yield self._kind("", fidelity=kept_json({"parts": self._entries}))
         self._kind, self._length, self._entries = None, 0, []
 
     def _function_call(self, part: JsonObject) -> Iterator[ModelChunk]:
@@ -196,7 +196,7 @@ class EventReader:
         if not name:
             raise ValueError("a call without a name")
         rest = {key: value for key, value in call.kept.items() if key not in _TOLD}
-        fidelity = {**call.beside, "functionCall": rest} if rest else call.beside
+        fidelity = kept_json({**call.beside, "functionCall": rest} if rest else call.beside)
         own_id, name = text_or_none(call.kept.get("id")) or "", self._names.get(name, name)
         arguments = compact_json(call.arguments())
         if call.in_pieces:
@@ -311,7 +311,7 @@ def _data(part: JsonObject) -> InlineData | InlineThinking | None:
     beside = {key: value for key, value in part.items() if key != "inlineData"}
     if rest := {key: value for key, value in blob.items() if key not in ("data", "mimeType")}:
         beside["inlineData"] = rest
-    return (InlineThinking if part.get("thought") else InlineData)(data, mime_type, beside)
+    return (InlineThinking if part.get("thought") else InlineData)(data, mime_type, kept_json(beside))
 
 
 def _join(before: dict[str, Any], more: JsonObject) -> None:

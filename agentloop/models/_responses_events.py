@@ -24,7 +24,7 @@ from agentloop.model import (
     UsageChunk,
 )
 from agentloop.models._errors import payload_error
-from agentloop.models._shared import MISREAD, misread, text_or_none
+from agentloop.models._shared import MISREAD, kept_json, misread, text_or_none
 
 _INCOMPLETE: Mapping[str, FinishReason] = {
     "max_output_tokens": "length",
@@ -139,7 +139,7 @@ class EventReader:
     def _release(self) -> list[ModelChunk]:
         """All opaque items that are whole, in their order."""
         places = sorted(self._waiting)
-        return [BlockChunk(Text("", self._waiting.pop(place))) for place in places]
+        return [BlockChunk(Text("", kept_json(self._waiting.pop(place)))) for place in places]
 
     def _finish_opaque(self, place: int, item: JsonObject) -> list[ModelChunk]:
         """Tools of the provider's run at once and end in any order: one waits for those that stand before it."""
@@ -148,7 +148,7 @@ class EventReader:
         while self._opaque and self._items[self._opaque[0]].whole:
             whole = self._waiting.pop(heapq.heappop(self._opaque), None)
             if whole is not None:
-                chunks.append(BlockChunk(Text("", whole)))
+                chunks.append(BlockChunk(Text("", kept_json(whole))))
         return chunks
 
     def _new_block(self, refusal: bool = False) -> _Piecewise:
@@ -270,15 +270,15 @@ class EventReader:
         fidelity = {key: value for key, value in item.items() if key not in ("type", "role", "content")}
         if extras:
             fidelity["part"] = extras
-        return [TextChunk("", part.index, fidelity), BlockEnd(part.index)]
+        return [TextChunk("", part.index, kept_json(fidelity)), BlockEnd(part.index)]
 
     def _finish_reasoning(self, entry: _Item, item: JsonObject) -> list[ModelChunk]:
         block = entry.block
         if block is not None:
-            return [ThinkingChunk("", block.index, item), BlockEnd(block.index)]
+            return [ThinkingChunk("", block.index, kept_json(item)), BlockEnd(block.index)]
         text = "\n\n".join(part.get("text") or "" for part in item.get("summary") or ())
         text = text or "".join(part.get("text") or "" for part in item.get("content") or ())
-        return [BlockChunk(Thinking(text, item))]
+        return [BlockChunk(Thinking(text, kept_json(item)))]
 
     def _finish_call(self, entry: _Item, item: JsonObject) -> list[ModelChunk]:
         before, entry.item = entry.item, item
@@ -307,8 +307,9 @@ class EventReader:
         elif self._called:
             reason = "tool_use"
         kept = {key: response[key] for key in _KEPT if response.get(key) is not None}
+        ended = [*chunks, *_usage(response), Finish(reason, kept_json(kept))]
         self.settled = True
-        return [*chunks, *_usage(response), Finish(reason, kept)]
+        return ended
 
     def _rest(self, output: Iterable[JsonObject]) -> list[ModelChunk]:
         """The items that the stream itself did not finish, or never told of, as the final response has them."""
@@ -371,7 +372,7 @@ def _beside(item: JsonObject) -> dict[str, Any]:
     kept = {key: value for key, value in item.items() if key not in ("call_id", "name", "arguments", "status")}
     if kept.get("type") == "function_call":
         del kept["type"]
-    return kept
+    return kept_json(kept)  # type: ignore[no-any-return]
 
 
 def _usage(response: JsonObject) -> list[ModelChunk]:

@@ -295,12 +295,13 @@ class EventReader:
             if key not in _READ and value not in (None, "", [], {}):
                 self._beside.setdefault(key, []).append(value)
         if event.get("done") and not self.settled:
-            self.settled = True
             yield UsageChunk(_usage(event))
             reason = _FINISH.get(shared.text_or_none(event.get("done_reason")) or "", "unknown")
             told = {key: value for key, value in event.items() if key != "message"}
             told |= {"message": self._beside} if self._beside else {}
-            yield Finish("tool_use" if reason == "stop" and self._called else reason, shared.kept_json(told))
+            end = Finish("tool_use" if reason == "stop" and self._called else reason, shared.kept_json(told))
+            self.settled = True  # not before: what is no end is an error
+            yield end
 
     def _piece(self, kind: type[TextChunk] | type[ThinkingChunk], text: str | None) -> Iterator[ModelChunk]:
         """A piece of a block. An empty one counts only where its block is open: all lines have a `content`."""

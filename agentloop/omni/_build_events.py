@@ -108,15 +108,18 @@ def compaction_end(
     error_code: str | None = None,
     error_message: str | None = None,
     summary: str | Payload | None = None,
+    nested_usage: Usage | None = None,
     clock: Clock = time.time,
 ) -> Record:
     """The compaction is over.
 
-    `summary` (under `x`) is its text, or an object of `content` and `sender` when it is not one text.
+    `summary` (under `x`) is its text, or an object of `content` and `sender` when it is not one text. `nested_usage` (there
+    too) is as in `agent_end`.
     """
     payload: Payload = {"type": "compaction_end", "reason": reason, "mode": mode, "status": status}
     with_fields(payload, attempt=attempt, error_code=error_code, error_message=error_message)
-    return event(with_fields(payload, x=None if summary is None else {"summary": summary}), clock)
+    spent = None if nested_usage is None else token_counts(nested_usage)
+    return event(with_fields(payload, x=with_fields({}, summary=summary, nested_usage=spent) or None), clock)
 
 
 def abort(error_code: str | None = None, error_message: str | None = None, *, clock: Clock = time.time) -> Record:
@@ -166,7 +169,7 @@ def agent_end(
     replaces_context: bool = False,
     clock: Clock = time.time,
 ) -> Record:
-    """A run is over; `usage` is its sum (None: zero), `nested_usage` what nested runs spent since its last `token_usage`."""
+    """A run is over; `usage` is its sum (None: zero), `nested_usage` what nested runs spent that no record before it tells."""
     payload: Payload = {"type": "agent_end", "status": status}
     with_fields(payload, error_code=error_code, error_message=error_message, usage=token_counts(usage or Usage()))
     with_fields(payload, nested_usage=None if nested_usage is None else token_counts(nested_usage))

@@ -16,6 +16,7 @@ from agentloop.events import (
     AgentStart,
     BlockAdded,
     ChildEvent,
+    CompactionEnd,
     Event,
     Foreign,
     MessageEnd,
@@ -377,9 +378,19 @@ class Encoder:
         self._nested = None
         return [self._event(PLAIN_PAYLOADS[TokenUsage](event))]
 
+    def _compaction_end(self, event: CompactionEnd) -> list[Record]:
+        payload = PLAIN_PAYLOADS[CompactionEnd](event)
+        if self._nested is not None and event.status == "completed":  # an `agent_end` right after it is in no trace
+            payload["x"] = {**payload.get("x", {}), "nested_usage": token_counts(self._nested)}
+            self._nested = None
+        return [self._event(payload)]
+
     def _child_event(self, event: ChildEvent) -> list[Record]:
         origin = event.origin
         self.count(event)
+        for depth in range(1, len(origin)):  # what it spends is nested in each run above it
+            if (above := self._children.get(origin[:depth])) is not None:
+                above.count(event)
         child = self._children.get(origin)
         if child is None:
             child = self._children[origin] = Encoder(self._clock)
@@ -444,6 +455,7 @@ _EVENTS: Final[dict[type, Callable[[Encoder, Any], list[Record]]]] = {
     AgentStart: Encoder._agent_start,
     AgentEnd: Encoder._agent_end,
     TokenUsage: Encoder._token_usage,
+    CompactionEnd: Encoder._compaction_end,
     MessageStart: Encoder._message_start,
     MessageEnd: Encoder._message_end,
     ToolExecutionUpdate: Encoder._tool_execution_update,

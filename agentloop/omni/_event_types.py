@@ -122,7 +122,8 @@ class CompactionBeginPayload(TypedDict):
 
 
 class CompactionEndPayload(TypedDict):
-    """The compaction is over. `completed` closes the context, and its trace file. `x.summary` is the summary's text."""
+    """The compaction is over. `completed` closes the context, and its trace file. `x.summary` is the summary's text,
+    `x.nested_usage` as in an `agent_end`, which may not follow in that file."""
 
     type: Literal["compaction_end"]
     reason: CompactionReason
@@ -182,7 +183,7 @@ class AgentEndPayload(TypedDict):
     error_message: NotRequired[str]
     usage: TokenCounts
     nested_usage: NotRequired[TokenCounts]
-    """Tokens of nested runs that no `token_usage` of this one tells, since none came behind them."""
+    """Tokens of nested runs that no `token_usage` of this one tells, since none came after them, and no `compaction_end`."""
     replaces_context: NotRequired[bool]
     x: NotRequired[Extra]
 

@@ -14,8 +14,11 @@ from typing import Any, Final
 
 import attrs
 
+from agentloop.messages import Usage
 from agentloop.omni._check import predicate
+from agentloop.omni._event_types import TokenCounts
 from agentloop.omni._legacy import modernise
+from agentloop.omni._plain import usage_from
 from agentloop.omni.records import (
     COMPLETE,
     EVENTS,
@@ -31,6 +34,7 @@ PLACEHOLDER: Final = "[interrupted: process exited before the tool finished]"
 """The output of a committed call for which a file has none."""
 
 _FITS: Final = {kind: predicate(kind) for kind in (*COMPLETE, *EVENTS)}
+_COUNTS: Final = tuple(TokenCounts.__annotations__)
 _OF_ASSISTANT: Final = frozenset({"tool_call", "thinking", "inline_thinking"})
 _OF_USER: Final = frozenset({"tool_call_output"})
 
@@ -118,6 +122,8 @@ class Walk:
         """After `finish`: outputs (in call order), then inputs, that the next request begins with."""
         self.turns = 0
         self.session_usage: Payload | None = None
+        self.nested_usage = Usage()
+        """What nested runs spent after that."""
         self.request_total = 0
         self.last_reply: list[Item] = []
         """The reply of the last request that was committed."""
@@ -333,6 +339,7 @@ class Walk:
         self._leave_span()
         if payload["status"] == "completed":
             self.closed = record
+            self._nested((payload.get("x") or {}).get("nested_usage"))
 
     def _leave_span(self) -> None:
         if self._request is not None:
@@ -344,6 +351,7 @@ class Walk:
 
     def _token_usage(self, record: Record, payload: Payload) -> None:
         self.session_usage, self._last_usage = payload["session"], payload["request"]
+        self.nested_usage = Usage()
         self.request_total = payload["request"]["total"]
 
     def _opening(self, record: Record, payload: Payload) -> None:
@@ -383,10 +391,12 @@ class Walk:
 
     def _agent_end(self, record: Record, payload: Payload) -> None:
         self.ours = True
-        nested = payload.get("nested_usage")
-        if nested is not None:
-            before = self.session_usage or dict.fromkeys(nested, 0)
-            self.session_usage = {name: before[name] + count for name, count in nested.items()}
+        self._nested(payload.get("nested_usage"))
+
+    def _nested(self, counts: Any) -> None:
+        """Tokens that no `token_usage` tells. What stands under `x` may be anybody's."""
+        if isinstance(counts, dict) and all(type(counts.get(name)) is int for name in _COUNTS):
+            self.nested_usage += usage_from(counts)
 
     def _lifecycle(self, record: Record, payload: Payload) -> None:
         self.ours = True

@@ -89,6 +89,8 @@ class Resumed:
     """The summary that no turn took yet, as a user text."""
     session_tokens: Usage
     """Tokens of the session so far, over all its files."""
+    tokens_before: bool
+    """Whether this file alone does not tell the tokens of those before it: it has no `token_usage`."""
     last_request_total: int
     """Tokens of the context as its last request reported them; 0 in a context without one."""
     session_turns: int
@@ -171,7 +173,8 @@ def resume(records: Iterable[Record], registry: MessageRegistry = REGISTRY) -> R
         carry_over=_protocol_records(walk.carried),
         context_closed=closed,
         pending_summary=_summary_record(walk, summary) if closed else None,
-        session_tokens=usage_of(walk.session_usage),
+        session_tokens=usage_of(walk.session_usage) + walk.nested_usage,
+        tokens_before=usage_of(walk.session_usage) == Usage(),
         last_request_total=walk.request_total,
         session_turns=walk.turns,
         open_compaction=walk.span,
@@ -260,21 +263,21 @@ def resume_session(traces: str | Path, session_id: str, registry: MessageRegistr
     """What a session's newest file gives back. Writes nothing.
 
     Where that file holds a head and no conversation (a crash right after a rotation), the file before it tells what
-    there was; token counts that it does not have yet come from the last file that has some.
+    there was; token counts that it does not have yet come from the files before it.
 
     Raises `TraceReadError` when there is no such session or its file cannot be read, `ValueError` for an id that
     cannot be part of a file's name.
     """
     files = _files(traces, session_id)
-    newest = resumed = resume_file(files[-1], registry)
-    for path in reversed(files[:-1]):
-        if resumed.has_content:
-            break
-        resumed = resume_file(path, registry)
+    newest = resumed = resume_file(files.pop(), registry)
+    while files and not resumed.has_content:
+        resumed = resume_file(files.pop(), registry)
     if resumed is not newest and resumed.context_closed:
         resumed = attrs.evolve(resumed, path=newest.path)  # the next record opens the file after the newest
-    if resumed.session_tokens == Usage():
-        resumed = attrs.evolve(resumed, session_tokens=_earlier_tokens(files, resumed, registry))
+    earlier = resumed
+    while files and earlier.tokens_before:
+        earlier = resume_file(files.pop(), registry)
+        resumed = attrs.evolve(resumed, session_tokens=resumed.session_tokens + earlier.session_tokens)
     return resumed
 
 
@@ -283,14 +286,6 @@ def _files(traces: str | Path, session_id: str) -> list[Path]:
     if not files:
         raise TraceReadError(f"session {session_id}: expected a trace in {traces}, got none")
     return files
-
-
-def _earlier_tokens(files: list[Path], resumed: Resumed, registry: MessageRegistry) -> Usage:
-    for path in reversed([path for path in files if path != resumed.path]):
-        tokens = resume_file(path, registry).session_tokens
-        if tokens != Usage():
-            return tokens
-    return Usage()
 
 
 def closing_record(resumed: Resumed, clock: Clock = time.time) -> Record | None:

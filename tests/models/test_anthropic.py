@@ -989,3 +989,23 @@ def same(ours: Any, theirs: Any) -> bool:
 def ascii_marks(text: str) -> str:
     """One recorder wrote typographic dashes and quotes as plain ones."""
     return text.translate(str.maketrans("–—‘’“”…", "--''\"\"."))
+
+
+def test_no_reply_is_given_up_for_a_number_that_json_cannot_say() -> None:
+    """A server in Python may write NaN beside it, which is kept as null; in arguments it stays: it is what the model said."""
+    nan = float("nan")
+    chunks = read(
+        start(),
+        opened(0, type="text", text="a", score=nan),
+        stop(0),
+        opened(1, type="web_search_tool_result", content=[{"score": nan}]),
+        stop(1),
+        opened(2, type="tool_use", id="c", name="n", input={"a": nan}, score=nan),
+        stop(2),
+        ended(container={"score": nan}),
+    )
+    opaque, call_ = [chunk.block for chunk in chunks if isinstance(chunk, BlockChunk)]
+    assert [chunk.fidelity for chunk in chunks if isinstance(chunk, TextChunk)] == [None, {"score": None}]
+    assert opaque.fidelity == {"type": "web_search_tool_result", "content": [{"score": None}]}
+    assert (call_.arguments, call_.fidelity) == ('{"a":NaN}', {"score": None})
+    assert chunks[-1].fidelity["container"] == {"score": None}

@@ -430,14 +430,29 @@ def test_a_blocked_prompt_is_a_failure_with_the_provider_s_words() -> None:
         7, "x", None, True, {"candidates": 7}, {"candidates": ["x"]}, event(7), event({"functionCall": "x"}),
         {"candidates": [{"content": {"parts": {"text": "a"}}}]}, {"candidates": [{"content": "x"}]},
         event({"functionCall": {"name": 7}}), event({"functionCall": {"name": "f", "id": 7}}),
-        event({"new": float("inf")}), {"usageMetadata": "x"}, {"promptFeedback": "x"},
+        {"usageMetadata": "x"}, {"promptFeedback": "x"},
         event({"functionCall": {"name": "f", "partialArgs": [{}]}}),
-        event({"new": 1}, candidate={"x": float("nan")}, reason="STOP"),
     ],
 )  # fmt: skip
 def test_an_event_of_a_wrong_shape_is_malformed(sent: Any) -> None:
     """It says what came, and nothing else than a `ModelError` comes out."""
     assert failure(sent).code == "malformed"
+
+
+def test_no_reply_is_given_up_for_a_number_that_json_cannot_say() -> None:
+    """Gemini was seen to write `"avgLogprobs": NaN`. Null is kept of it; in arguments it stays: it is what the model said."""
+    nan, infinity = float("nan"), float("inf")
+    called = {"functionCall": {"name": "f", "args": {"n": nan}, "rate": infinity}, "score": nan}
+    data = {"inlineData": {"data": "AA==", "mimeType": "image/png", "rate": nan}}
+    parts = [{"text": "a", "score": nan}, called, {"new": [infinity]}, data]
+    chunks = read(event(*parts, candidate={"avgLogprobs": nan}, reason="STOP"))
+    kept = [chunk.fidelity for chunk in chunks if getattr(chunk, "fidelity", None)]
+    assert kept[0] == {"parts": [{"start": 0, "end": 1, "score": None}]}
+    assert kept[1] == {"score": None, "functionCall": {"rate": None}}
+    assert kept[-1]["avgLogprobs"] is None
+    blocks = [chunk.block.fidelity for chunk in chunks if isinstance(chunk, BlockChunk)]
+    assert blocks == [{"new": [None]}, {"inlineData": {"rate": None}}]
+    assert [chunk.arguments for chunk in chunks if isinstance(chunk, ToolCallChunk)] == ['{"n":NaN}']
 
 
 JSON = st.recursive(

@@ -197,6 +197,14 @@ def test_no_reply_is_given_up_for_a_number_that_json_cannot_say() -> None:
     assert UsageChunk(Usage(0, 0, 5)) in chunks
 
 
+def test_a_last_line_of_a_wrong_shape_ends_no_reply() -> None:
+    """The reply is whole only once its end was told: what is wrong with that line is raised, not passed over."""
+    reader = EventReader()
+    with pytest.raises(ModelError) as caught:
+        list(reader.feed({"message": {"content": "a"}, "done": True, "done_reason": 5}))
+    assert (caught.value.code, reader.settled) == ("malformed", False)
+
+
 def test_arguments_that_came_as_text_stay_as_they_are() -> None:
     """Some servers that speak this API write them as OpenAI's does."""
     assert read(line(tool_calls=[call(arguments='{"a": 1}')]))[0].arguments == '{"a": 1}'

@@ -895,3 +895,22 @@ def holds(ours: Any, theirs: Any) -> bool:
 
 
 MARKS = str.maketrans("–—‘’“”", "--''\"\"")  # one recorder wrote typographic marks as plain ones
+
+
+def test_no_reply_is_given_up_for_a_number_that_json_cannot_say() -> None:
+    """A server in Python may write NaN beside it, which is kept as null."""
+    nan = float("nan")
+    said = {"type": "output_text", "text": "a", "annotations": [], "logprobs": [nan]}
+    chunks = read(
+        done(0, type="message", id="m", role="assistant", content=[said], score=nan),
+        done(1, type="reasoning", id="r", summary=[], score=nan),
+        done(2, **function("{}", score=nan)),
+        done(3, type="file_search_call", id="s", results=[{"score": nan}]),
+        completed(service_tier=nan),
+    )
+    text = [chunk.fidelity for chunk in chunks if isinstance(chunk, TextChunk)][-1]
+    assert (text["score"], text["part"]["logprobs"]) == (None, [None])
+    thinking, search = [chunk.block.fidelity for chunk in chunks if isinstance(chunk, BlockChunk)]
+    assert (thinking["score"], search["results"]) == (None, [{"score": None}])
+    assert [chunk.fidelity for chunk in chunks if isinstance(chunk, ToolCallChunk)][0] == {"id": "fc_1", "score": None}
+    assert chunks[-1].fidelity["service_tier"] is None

@@ -482,7 +482,7 @@ def test_steering_replays_as_input() -> None:
 
 def test_counters() -> None:
     """48: turns are committed requests outside compactions; tokens and the context's size are those of the last
-    report; a second meta is not the session's."""
+    report, with what nested runs spent after it; a second meta is not the session's."""
     span = [user_text("S"), BEGIN, assistant_text("[summary][/summary]"), usage(25, 15), END]
     turn = [META, PROMPT, BEGIN, assistant_text("A"), usage(10, 10), END]
     compaction = [compaction_begin("turns", "summarize"), *span, compaction_end("turns", "summarize", "fatal")]
@@ -490,6 +490,20 @@ def test_counters() -> None:
     resumed = resume(records)
     assert (resumed.session_turns, resumed.session_tokens, resumed.last_request_total) == (1, Usage(cache_write=25), 15)
     assert resumed.session_id == "s1"
+    nested = Usage(1, 2, 3)
+    for spent in (
+        agent_end("fatal", nested_usage=nested),
+        compaction_end("turns", "discard", "completed", nested_usage=nested),
+    ):
+        assert resume([*turn, spent]).session_tokens == Usage(cache_write=10) + nested
+        assert resume([*turn, spent, usage(30, 10)]).session_tokens == Usage(cache_write=30)
+        counts = {"cache_read": 1, "cache_write": 2, "output": 3, "total": 6}
+        for odd in ({**counts, "cost": "5"}, {**counts, "total": "6"}, {"total": 6}, 6, None):
+            payload = {**spent["payload"], "nested_usage": odd}
+            if spent["payload"]["type"] == "compaction_end":
+                payload = {**spent["payload"], "x": {"nested_usage": odd}}
+            told = nested if isinstance(odd, dict) and "cost" in odd else Usage()
+            assert resume([*turn, {**spent, "payload": payload}]).session_tokens == Usage(cache_write=10) + told
     empty = resume([])
     assert (empty.session_turns, empty.session_tokens, empty.last_request_total, empty.meta) == (0, Usage(), 0, None)
 

@@ -137,6 +137,7 @@ def test_patterns_are_checked_where_that_is_safe(library: str) -> None:
         {"type": "no such type"},
         {"properties": {"a": {"minimum": 1, "exclusiveMinimum": True}}},
         {"properties": {"a": {"type": 5}}, "required": "a", "enum": {}, "items": 5},
+        {"$id": "http://[bad", "properties": {"a": {"$ref": "x"}}},
     ],
 )
 def test_a_schema_that_cannot_be_used(full_library: str, schema: Any, caplog: pytest.LogCaptureFixture) -> None:
