@@ -16,6 +16,7 @@ import ast
 import importlib
 import itertools
 import logging
+import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -135,6 +136,7 @@ def _with_jsonschema(schema: dict[str, Any]) -> Check:
         draft.check_schema(schema)
     except exceptions.SchemaError as error:
         raise _Unusable(error.message[:_MAX_MESSAGE]) from error
+    _check_addresses(schema)
     bounded = _bounded_keywords(draft.VALIDATORS, exceptions.ValidationError)
     validator = validators.extend(draft, bounded)(schema, registry=registry)
 
@@ -142,10 +144,28 @@ def _with_jsonschema(schema: dict[str, Any]) -> Check:
         errors = validator.iter_errors(arguments)
         try:
             _note(((e.absolute_path, e.validator, _value_of(e), e.instance) for e in errors), problems)
-        except (exceptions._WrappedReferencingError, ValueError) as error:  # the latter for an `$id` that is no address
+        except exceptions._WrappedReferencingError as error:
             raise _Unusable(str(error)[:_MAX_MESSAGE]) from error
+        except (
+            ArithmeticError,
+            ValueError,
+        ) as error:  # numbers beyond its reach; a model must not switch the check off
+            problems.add(None, f"cannot be held against the schema ({type(error).__name__})")
 
     return check
+
+
+def _check_addresses(schema: Any) -> None:
+    """`jsonschema` reads an address when arguments first come to it. Raises `_Unusable` for what is none."""
+    left = [schema]
+    while left:
+        part = left.pop()
+        left += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        for keyword in ("$id", "$ref", "$dynamicRef") if isinstance(part, dict) else ():
+            try:
+                urllib.parse.urlsplit(str(part.get(keyword, "")))
+            except ValueError as error:
+                raise _Unusable(f"{keyword}: {error}"[:_MAX_MESSAGE]) from error
 
 
 def _canonical(value: Any) -> Any:

@@ -129,6 +129,15 @@ def test_patterns_are_checked_where_that_is_safe(library: str) -> None:
     assert bool(found) is (library == "jsonschema_rs")
 
 
+@pytest.mark.parametrize("number", [10**400, 10**5000], ids=["400 digits", "5000 digits"])
+def test_no_argument_switches_the_check_off(full_library: str, number: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Numbers that a library cannot reckon with are refused, and so are the wrong arguments of the next call."""
+    check = SchemaCheck("t", {"properties": {"a": {"multipleOf": 0.5}, "b": {"type": "string"}}})
+    assert check.check({"a": number, "b": 5})[1].count >= 1
+    assert check.check({"a": 1, "b": 5})[1].lines == ["$.b: expected a string, got an integer 5"]
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(
     "schema",
     [
