@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import AsyncGeneratorType
-from typing import Any
+from typing import Any, Final
 
 import anyio.lowlevel
 import attrs
@@ -148,10 +148,16 @@ def _items(values: Iterable[Any]) -> list[Any]:
 # ---------------------------------------------------------------- the stream
 
 
+_LATE: Final = 0.05
+"""Seconds that an alarm may be late in an event loop that nobody holds up."""
+_MOMENT: Final = 0.01
+"""Seconds in which what has come already gets through such an event loop."""
+
+
 class _Reading:
     """The reading of one stream."""
 
-    __slots__ = ("assembler", "core", "heard", "job", "over", "paused", "request", "stamp")
+    __slots__ = ("assembler", "core", "doubted", "heard", "job", "over", "paused", "request", "stamp")
 
     request: ModelRequest
     job: Job
@@ -164,6 +170,7 @@ class _Reading:
         self.over = False  # nothing more is read
         self.paused = False  # it is the consumer who is waited for
         self.heard = False  # something came after `stamp`, nobody knows when
+        self.doubted = False  # the alarm came late, so that something may be on its way
         self.stamp = 0.0  # when the provider was last heard of, as far as it matters
 
     async def read(self) -> _Failure | None:
@@ -213,9 +220,14 @@ class _Reading:
         if self.paused or self.heard:
             self.heard = False
             self.stamp = now
-        if self.stamp + idle <= now:
+        end = self.stamp + idle
+        if end > now:
+            self.doubted = False
+        elif self.doubted or now - end <= _LATE:
             return True
-        core.timers.set(self, self.stamp + idle)
+        else:  # something held up the event loop: what came meanwhile, over whatever relays, gets its turn first
+            self.doubted, end = True, now + _MOMENT
+        core.timers.set(self, end)
         return False
 
     async def _stream(self, job: Job) -> None:

@@ -17,7 +17,7 @@ import anyio
 from agentloop._awaiting import called, close_unstarted, is_awaitable
 from agentloop._callbacks import CallbackFailed, Stopped, looked_at, shown
 from agentloop._host import Job
-from agentloop._outcome import Call, Cause, Outcome, not_stopped, outcome_of, with_answer
+from agentloop._outcome import NOT_STARTED, Call, Cause, Outcome, not_stopped, outcome_of, stopped_text, with_answer
 from agentloop._permission import verdict_on
 from agentloop._results import result_message
 from agentloop._run import Core
@@ -92,7 +92,7 @@ class Batch:
         """Answer all calls without running them."""
         state = self.core.state
         if error_code == "aborted":
-            text = self._stopped_text()
+            text = stopped_text(self.core.outcomes.stop)
         elif state.compaction is not None:
             text = "Not run: no tools are used while the conversation is summarised."
         else:
@@ -122,7 +122,7 @@ class Batch:
                 (not config.hooks and config.approve is None) or await self._hooks(call)
             )
         except Stopped:
-            self._refuse(call, "aborted", self._stopped_text())
+            self._refuse(call, "aborted", stopped_text(self.core.outcomes.stop))
             return
         if asks and config.approve is not None:
             core.emit(ApprovalRequest(call.call.id, call.call.name, call.text))
@@ -155,9 +155,9 @@ class Batch:
     def _may_begin(self, call: Call) -> bool:
         assert call.tool is not None
         if self.core.look():
-            self._refuse(call, "aborted", self._stopped_text())
+            self._refuse(call, "aborted", stopped_text(self.core.outcomes.stop))
         elif self.interrupted and call.tool.interruptible:
-            self._refuse(call, "aborted", "Not started: a new message from the user is waiting.")
+            self._refuse(call, "aborted", NOT_STARTED)
         else:
             return True
         return False
@@ -369,7 +369,7 @@ class Batch:
             elif call.stage != "new":  # such a call is the driver's: what it awaits for it raises Stopped
                 if call.job is not None:
                     self.core.host.cancel(call.job)
-                self._refuse(call, "aborted", self._stopped_text())
+                self._refuse(call, "aborted", stopped_text(self.core.outcomes.stop))
 
     def _stop(self, call: Call, cause: Cause) -> None:
         """Ask a running call to stop; cancel it after the grace, at once if it does not look."""
@@ -410,11 +410,6 @@ class Batch:
             core.give_up(job)
             self._settle(call, not_stopped(call))
 
-    def _stopped_text(self) -> str:
-        stop = self.core.outcomes.stop
-        assert stop is not None
-        return f"Not run: {stop.error_message or 'the run was stopped'}"
-
     # ------------------------------------------------------------ what came of it
 
     def _returned(self, call: Call) -> None:
@@ -426,7 +421,7 @@ class Batch:
     def _settle(self, call: Call, outcome: Outcome) -> None:
         call.value = outcome
         call.stage = "returned"
-        if self.core.config.after_tool_call is None or self.core.look():
+        if self.core.config.after_tool_call is None or not call.began or self.core.look():
             self._end(call)
 
     def _after(self, call: Call) -> None:

@@ -24,6 +24,8 @@ Cause = Literal["abort", "timeout", "interrupt"]
 """What stops a running call; `abort` is any stop of the run."""
 
 
+NOT_STARTED: Final = "Not started: a new message from the user is waiting."
+
 NOT_BEGUN: Final = object()
 """The value of a sync tool that was stopped before a thread was free for it."""
 
@@ -39,8 +41,8 @@ class Call:
     """One call on its way; its timer has the call itself as its key."""
 
     __slots__ = (
-        "_invocation", "call", "cancelled", "cause", "end", "has_thread", "job", "prepared", "sink", "stage", "timeout", "tool",
-        "value",
+        "_invocation", "began", "call", "cancelled", "cause", "end", "has_thread", "job", "prepared", "sink", "stage",
+        "timeout", "tool", "value",
     )  # fmt: skip
 
     def __init__(self, call: ToolCall) -> None:
@@ -55,6 +57,8 @@ class Call:
         self.sink: Sink | None = None
         self.cause: Cause | None = None
         self.cancelled = False
+        self.began = False
+        """The tool's own code was called."""
         self.has_thread = False
         """A sync tool's: it has waited for a thread, and got one."""
         self.timeout: float | None = None
@@ -140,11 +144,20 @@ def _value(call: Call, value: Any) -> Outcome:
 def _cut(call: Call, stop: Stop | None) -> Outcome:
     """It was cancelled, and stopped; or never began."""
     if call.cause == "timeout":
-        return _noted(call, _timeout_text(call), "tool_timeout")
+        late = f"Not run: it could not begin within {call.timeout:g} s."
+        return _noted(call, _timeout_text(call) if call.began else late, "tool_timeout")
     if call.cause == "interrupt":
-        return _noted(call, "Stopped waiting: a new message from the user is there.", "aborted")
+        cut = "Stopped waiting: a new message from the user is there."
+        return _noted(call, cut if call.began else NOT_STARTED, "aborted")
+    if not call.began:
+        return _noted(call, stopped_text(stop), "aborted")
     why = f": {stop.error_message}" if stop is not None and stop.error_message else "."
     return _noted(call, f"The tool was aborted{why}", "aborted")
+
+
+def stopped_text(stop: Stop | None) -> str:
+    """What is said of a call that a stop kept from running."""
+    return f"Not run: {(stop and stop.error_message) or 'the run was stopped'}"
 
 
 def not_stopped(call: Call) -> Outcome:

@@ -23,6 +23,7 @@ async def run_tool(call: Call, job: Job, config: Config, threads: Callable[[], a
     assert tool is not None and sink is not None and prepared is not None
     sink.job = job
     run = prepared.bind(ToolContext(call.call.id, call.call.name, sink.signal, sink, config.approve, config.abort))
+    call.began = tool.kind != "sync"
     if tool.kind == "async":
         value = await run()
         return await value if is_awaitable(value) else value  # a forgotten `await`, or a wrapper's
@@ -45,6 +46,7 @@ def _caught(call: Call, run: Callable[[], Any], stops: Iterable[AbortSignal]) ->
     call.has_thread = True  # before the look: whoever stops it signals, then asks for this
     if any(stop.aborted for stop in stops):  # it has waited for a thread meanwhile
         return NOT_BEGUN
+    call.began = True
     try:
         return (run(),)  # trio takes no bare coroutine out of a thread
     except BaseException as error:

@@ -332,6 +332,7 @@ class Agent:
 
     async def _perform(self, make: _Make, spare: Callable[[], _Make | None] = lambda: None) -> AgentEnd:
         """One run, for the readers too: where the one that is made cannot begin, it is the one that `spare` gives."""
+        task = anyio.get_current_task().id  # raises where no event loop runs: nothing is taken yet
         with self._claim:  # prompts from two threads
             self._check_idle()
             signal = self._signal = AbortSignal()
@@ -339,7 +340,7 @@ class Agent:
         self._began = False
         given = self._config.abort
         unlink = None if given is None else given.subscribe(lambda: signal.abort(given.reason))
-        self._task = anyio.get_current_task().id
+        self._task = task
         try:
             instead = None
             try:

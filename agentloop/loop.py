@@ -150,9 +150,9 @@ class Run(Stepped[Event]):
         context, config, outcomes = prepare()
         if not is_kind(config, Config):
             raise TypeError(f"config: expected a Config, got {type(config).__name__}")
-        core = self._core = Core(context, config, outcomes, make_host())
-        self._buffer = core.buffer
+        core = Core(context, config, outcomes, make_host())
         core.start(Driver(core, context.tools).drive)
+        self._core, self._buffer = core, core.buffer
         self._closed = self._busy = False
         return core
 

@@ -153,6 +153,7 @@ class Session(WithQueues):
         not exist.
         """
         prepared, context = _config(model, config), Context(system_prompt, tools=tools)
+        checked = _policy(policy)  # before the lock is taken, which whoever has the error would keep
         meta = session_meta(
             new_session_id(wall_clock) if session_id is None else session_id,
             **model_identity(model),
@@ -171,7 +172,7 @@ class Session(WithQueues):
             context,
             meta,
             traces=Path(traces),
-            policy=_policy(policy),
+            policy=checked,
             wall_clock=wall_clock,
             registry=registry,
         )

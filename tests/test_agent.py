@@ -126,6 +126,15 @@ async def test_a_lone_tool_is_no_list_of_tools() -> None:
             Agent(ScriptedModel(), tools=tools)  # type: ignore[arg-type]
 
 
+def test_a_prompt_outside_of_an_event_loop_leaves_the_agent_idle() -> None:
+    """It is refused before the agent is taken, and the next one runs."""
+    agent = Agent(ScriptedModel(["yes"]))
+    with pytest.raises(RuntimeError, match="event loop"):
+        agent.prompt("go").send(None)
+    assert not agent.is_running
+    assert agent.run_sync("go").stop_reason == "completed"
+
+
 async def test_a_second_prompt_is_an_error_that_names_steer() -> None:
     """One run at a time; the run that goes on is not hurt."""
     agent = Agent(ScriptedModel(["yes"]))

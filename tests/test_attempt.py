@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
@@ -502,6 +503,49 @@ async def test_a_consumer_that_comes_back_late_finds_its_stream() -> None:
                 await wait_all_blocked()
                 clock.jump(500)
         assert told(events) == [("completed", None, None)]
+
+
+@pytest.mark.parametrize("relays", [0, 1, 5])
+async def test_a_consumer_that_blocks_the_event_loop_finds_what_came_meanwhile(relays: int) -> None:
+    """Other tasks hand it on: the alarm rings in the turn in which they go on, and is no sign of silence. One who sent nothing
+    is found out all the same."""
+    for comes in [True, False] * 8:  # on trio it is chance who has the first turn
+        clock = VirtualClock()
+        ends = [anyio.create_memory_object_stream[str](9) for _ in range(relays + 1)]
+
+        async def pass_on(source: Any, target: Any) -> None:
+            async for piece in source:
+                target.send_nowait(piece)
+
+        async def provide(comes: bool = comes, clock: VirtualClock = clock, target: Any = ends[0][0]) -> None:
+            target.send_nowait("a")
+            await clock.sleep(5)
+            if comes:
+                target.send_nowait("b")
+
+        async def model(request: Any, pieces: Any = ends[-1][1]) -> AsyncIterator[Any]:
+            async for piece in pieces:
+                yield piece
+                if piece == "b":
+                    yield Finish("stop")
+                    return
+
+        config = Config(model=model, clock=clock, retry=None, idle_timeout=20)
+        events = []
+        async with anyio.create_task_group() as group:
+            for (_, source), (target, _) in itertools.pairwise(ends):
+                group.start_soon(pass_on, source, target)
+            group.start_soon(provide)
+            with anyio.fail_after(10):
+                async for event in agent_loop(["go"], Context(), config):
+                    events.append(event)
+                    if isinstance(event, MessageUpdate) and event.delta == TextDelta(0, "a"):
+                        clock.jump(500)
+            group.cancel_scope.cancel()
+        for end in itertools.chain(*ends):
+            end.close()
+        silent = ("retryable", "timeout", "the model sent nothing for 20 s")
+        assert told(events) == [("completed", None, None) if comes else silent]
 
 
 async def test_the_alarm_of_a_stream_ends_with_it() -> None:

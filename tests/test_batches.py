@@ -283,6 +283,7 @@ async def test_g21_a_call_that_waits_for_a_thread_does_not_begin_after_an_abort(
     ends = [event for event in events if isinstance(event, ToolExecutionEnd)]
     waited = [end for end in ends if end.result.text != "ok"]
     assert [(end.error_code, end.stop_reason, end.result.is_error) for end in waited] == [("aborted", "aborted", True)]
+    assert [end.result.text for end in waited] == ["Not run: enough"]
 
 
 async def test_g21_a_call_that_waits_for_a_thread_is_answered_at_once_though_none_becomes_free() -> None:
@@ -310,8 +311,58 @@ async def test_g21_a_call_that_waits_for_a_thread_is_answered_at_once_though_non
     check(events)
     assert len(begun) == 40
     ends = [event for event in events if isinstance(event, ToolExecutionEnd)]
-    assert (ends[0].error_code, ends[0].result.text) == ("aborted", "The tool was aborted: enough")
+    assert (ends[0].error_code, ends[0].result.text) == ("aborted", "Not run: enough")
     assert [end.result.text for end in ends[1:]] == ["ok"] * 40
+
+
+@pytest.mark.parametrize("by", ["timeout", "interrupt"])
+async def test_a_call_that_no_thread_became_free_for_says_that_it_was_not_run(by: str) -> None:
+    """Its time counts from its start, so that threads that hang let no call wait for ever; what never ran is no matter for
+    `after_tool_call`."""
+    clock = VirtualClock(autojump_threshold=None)
+    full, go = anyio.Event(), threading.Event()
+    begun: list[int] = []
+    looked_at: list[str] = []
+
+    @tool(timeout=5, interruptible=True)
+    def work(number: int) -> str:
+        """Keep a thread until the call that has none was answered."""
+        begun.append(number)
+        if len(begun) == 40:
+            anyio.from_thread.run_sync(full.set)
+        go.wait()
+        return "ok"
+
+    async def steered() -> None:
+        await (full.wait() if by == "interrupt" else anyio.sleep_forever())
+
+    async def late() -> None:
+        await full.wait()
+        await wait_all_blocked()
+        clock.jump(5)
+
+    def after(call: Any, result: ToolResult) -> None:
+        looked_at.append(result.text)
+
+    model = ScriptedModel([[call("work", {"number": number}) for number in range(41)], "done"])
+    config = Config(model=model, clock=clock, wait_for_steering=steered, after_tool_call=after, abort_grace=9)
+    ends: list[ToolExecutionEnd] = []
+    async with anyio.create_task_group() as group:
+        if by == "timeout":
+            group.start_soon(late)
+        async for event in agent_loop("go", Context(tools=[work]), config):
+            if isinstance(event, ToolExecutionEnd):
+                ends.append(event)
+                go.set()
+        group.cancel_scope.cancel()
+    assert len(begun) == 40
+    text, code = {
+        "timeout": ("Not run: it could not begin within 5 s.", "tool_timeout"),
+        "interrupt": ("Not started: a new message from the user is waiting.", "aborted"),
+    }[by]
+    assert (ends[0].result.text, ends[0].error_code) == (text, code)
+    assert [end.result.text for end in ends[1:]] == ["ok"] * 40
+    assert looked_at == ["ok"] * 40
 
 
 async def test_an_early_call_that_waits_for_a_thread_is_not_left_to_itself(caplog: pytest.LogCaptureFixture) -> None:

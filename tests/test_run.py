@@ -489,6 +489,24 @@ async def test_a_clock_that_cannot_sleep_ends_the_run() -> None:
     assert failed(events) == ("fatal", "callback_failed", "the clock: no sleep")
 
 
+class Timeless(VirtualClock):
+    """A clock that cannot tell the time."""
+
+    def now(self) -> float:
+        raise OSError("no time")
+
+
+async def test_a_run_that_could_not_start_is_closed_at_once() -> None:
+    """Nothing of it runs that could be waited for."""
+    run = agent_loop(["go"], Context(), Config(model=ScriptedModel(), clock=Timeless(), deadline=5))
+    with pytest.raises(OSError, match="no time"):
+        await anext(run)
+    with pytest.raises(StopIteration):  # it returns without giving way to anybody
+        run.aclose().send(None)
+    with pytest.raises(StopAsyncIteration):
+        await anext(run)
+
+
 class Panic(BaseException):
     """What a library raises that is no `Exception`."""
 

@@ -481,8 +481,10 @@ async def test_settings_that_are_not_the_callers(tmp_path: Path) -> None:
     ):
         with pytest.raises(TypeError, match=words):
             Session.create(tmp_path, ScriptedModel(), session_id="s1", **wrong)
-    with pytest.raises(ValueError, match="policy: expected fail or warn"):
+    with pytest.raises(ValueError, match="policy: expected fail or warn") as refused:
         Session.create(tmp_path, ScriptedModel(), session_id="s1", policy="maybe")  # type: ignore[arg-type]
+    Session.create(tmp_path, ScriptedModel(), session_id="s1").close()  # while somebody has the error
+    assert refused.value is not None
     async with Session.create(tmp_path, ScriptedModel(["one"]), session_id="s1") as session:
         with pytest.raises(TypeError, match=r"^Session: .* got 'sytem_prompt' \(did you mean system_prompt\?\)$"):
             session.configure(sytem_prompt="Be brief.")

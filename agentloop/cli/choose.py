@@ -33,16 +33,18 @@ def choose_model(words: str, base_url: str | None, *, pace: float = 0.0) -> Mode
         return OfflineModel(pace)
     if base_url is not None and not base_url.startswith(("http://", "https://")):
         raise UsageError(f"--base-url: expected an address that begins with http:// or https://, got {base_url!r}")
-    key = None if base_url is None else _key_for(words) or "none"  # a server of one's own may ask for none
     try:
-        return resolve(words, base_url, key)
+        return resolve(words, base_url, None if base_url is None else _stand_in(words))
     except (ValueError, ImportError) as error:
         raise UsageError(f"--{error}" if str(error).startswith("model:") else f"--model {words}: {error}") from None
 
 
-def _key_for(words: str) -> str | None:
+def _stand_in(words: str) -> str | None:
+    """A key for a server of one's own where there is none: it may ask for none, but some SDKs do."""
     provider = PROVIDERS.get(words.partition(":")[0])
-    return None if provider is None or provider.key is None else os.environ.get(provider.key)
+    names = filter(None, (provider.key, provider.other_key)) if provider else ()
+    held = [os.environ.get(name, "").strip() for name in names]
+    return "none" if held and not any(held) else None
 
 
 def choose_tools(words: Sequence[str], *, examples: bool) -> tuple[Tool, ...]:

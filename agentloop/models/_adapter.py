@@ -9,7 +9,6 @@ import attrs
 
 from agentloop.errors import ModelError
 from agentloop.model import ModelChunk, ModelRequest
-from agentloop.models._errors import exception_error
 from agentloop.models._sdk import KeptClient, SdkStream
 
 
@@ -73,6 +72,6 @@ class Exchange:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if isinstance(error, Exception) and not isinstance(error, ModelError):
-                raise exception_error(error) from error
+                raise self._clients.explained(error) from error
         finally:
             await self._clients.release(self._client, self._stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Protocol
 
@@ -176,6 +177,13 @@ class HttpAdapter(Adapter):
     def _url(self) -> str:
         """Where a request goes."""
         raise NotImplementedError
+
+    def _find_key(self, *variables: str) -> str:
+        """The key that was given; where no address was, also the first that `variables` hold. Empty: there is none."""
+        key = self._key
+        if key is None and self._base_url is None:
+            key = next((value for name in variables if (value := os.environ.get(name, "").strip())), None)
+        return (key or "").strip()
 
     def _key_header(self) -> dict[str, str]:
         """The header that holds the key, if there is one. Raises `ModelError` (`auth`) where there has to be."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
@@ -20,7 +21,7 @@ import anyio
 from agentloop.errors import MissingExtra, ModelError
 from agentloop.model import BlockChunk, ModelChunk, TextChunk, ThinkingChunk, ToolCallChunk
 from agentloop.models._bounds import bound_answer
-from agentloop.models._errors import read_body
+from agentloop.models._errors import exception_error, read_body
 from agentloop.models._held import Held, close_shielded, close_whole
 
 END: Final = object()
@@ -53,12 +54,16 @@ class KeptClient:
         if given is not None and not hasattr(given, "__aenter__"):
             raise TypeError(f"client: expected an asynchronous client ({name}), got {type(given).__name__}")
         self._given = given
+        self._keeps = False
         self._kept: Any = None
 
     def get(self) -> Any:
         """A client for a request; give it back with `release`."""
-        held = self._kept if self._given is None else self._given
-        return self._new() if held is None else held
+        if self._given is not None:
+            return self._given
+        if self._keeps and self._kept is None:
+            self._kept = self._new()
+        return self._new() if self._kept is None else self._kept
 
     async def release(self, client: Any, stream: SdkStream | None = None) -> None:
         """Close the stream of a request, then the client if it was made for this request alone (None: there is neither).
@@ -71,15 +76,19 @@ class KeptClient:
                 await close_shielded(getattr(client, self.closer))
 
     def keep(self) -> None:
-        """From now on one client serves all requests."""
-        if self._given is None and self._kept is None:
-            self._kept = self._new()
+        """From now on one client serves all requests. The first makes it: what it lacks is a failure of that request."""
+        self._keeps = True
 
     async def close(self) -> None:
         """Close the kept client, if there is one; the caller's own stays open."""
+        self._keeps = False
         kept, self._kept = self._kept, None
         if kept is not None:
             await close_shielded(getattr(kept, self.closer))
+
+    def explained(self, error: Exception) -> ModelError:
+        """What something means that was raised during a request."""
+        return exception_error(error)
 
     def _new(self) -> Any:
         raise NotImplementedError
@@ -108,21 +117,35 @@ class SdkClient(KeptClient):
         foreign = given is None and provider != package
         if foreign and base_url is None:
             raise ValueError(f"base_url: expected the address of {provider!r}, got None")
-        if foreign and api_key is None:
+        if foreign and _is_blank(api_key):
             api_key = "none"  # else the SDK would send the key in its environment to somebody else
         super().__init__(given, name)
         self._class = getattr(self.sdk, name)
-        self._options: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "default_headers": headers}
+        self._key = api_key
+        self._variable = f"{package.upper()}_API_KEY"
+        self._options: dict[str, Any] = {"base_url": base_url, "default_headers": headers}
         if timeout is not None:
             self._options["timeout"] = timeout
 
+    def explained(self, error: Exception) -> ModelError:
+        """In words of ours where there is no key: the SDK's name what can be given to its client alone. It has no class
+        for that; errors that have one tell of a credential that was found."""
+        made = exception_error(error)
+        lacks = self._given is None and made.code == "auth" and type(error).__name__ in ("OpenAIError", "TypeError")
+        return missing_key(self._variable) if lacks else made
+
     def _new(self) -> Any:
+        key = self._key if self._key is not None else os.environ.get(self._variable) or None
+        if isinstance(key, str):  # None: the SDK may know another way
+            key = key.strip()
+            if not key:  # it would be sent as it is
+                raise missing_key(self._variable)
         http = self.sdk.DefaultAsyncHttpxClient
         base = next(cls for cls in http.__mro__ if cls.__name__ == "AsyncClient")
         certificates = default_certificates(base.__module__.partition(".")[0])
         # the SDK's own inner client would start a task when it is collected
         client = http(verify=certificates, event_hooks={"response": [bound_answer]})
-        return self._class(http_client=client, max_retries=0, **self._options)
+        return self._class(http_client=client, max_retries=0, api_key=key, **self._options)
 
     async def post(
         self, client: Any, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
@@ -134,6 +157,15 @@ class SdkClient(KeptClient):
         return SdkStream(
             await client.post(path, cast_to=object, body=body, options=options, stream=True, stream_cls=events)
         )
+
+
+def missing_key(*variables: str) -> ModelError:
+    """What a request fails with where there is no key, with the environment variables that may hold it."""
+    return ModelError("auth", f"no key: set {' or '.join(variables)}, or give api_key")
+
+
+def _is_blank(key: Any) -> bool:
+    return key is None or (isinstance(key, str) and not key.strip())
 
 
 @functools.cache

@@ -20,14 +20,12 @@ from __future__ import annotations
 
 import logging
 import mimetypes
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
 from agentloop._values import thaw_json
-from agentloop.errors import ModelError
 from agentloop.messages import (
     AssistantMessage,
     ContentBlock,
@@ -45,6 +43,7 @@ from agentloop.models import _shared as shared
 from agentloop.models._gemini_events import EventReader
 from agentloop.models._gemini_schema import function_schema
 from agentloop.models._http import HttpAdapter
+from agentloop.models._sdk import missing_key
 
 __all__ = ["Gemini", "request_body"]
 
@@ -116,12 +115,10 @@ class Gemini(HttpAdapter):
         return request_url(self.model, self._base_url)
 
     def _key_header(self) -> dict[str, str]:
-        key = self._key
-        if key is None and self._base_url is None:
-            key = next((value for name in KEY_VARIABLES if (value := os.environ.get(name))), None)
-            if key is None and not self._headers:
-                raise ModelError("auth", f"no key: set {' or '.join(KEY_VARIABLES)}, or give api_key")
-        return {"x-goog-api-key": key.strip()} if key else {}
+        key = self._find_key(*KEY_VARIABLES)
+        if not key and self._base_url is None and not self._headers:
+            raise missing_key(*KEY_VARIABLES)
+        return {"x-goog-api-key": key} if key else {}
 
 
 def request_url(model: str, base_url: str | None = None) -> str:

@@ -122,10 +122,8 @@ class Ollama(HttpAdapter):
         return f"{base.rstrip('/')}/api/chat"
 
     def _key_header(self) -> dict[str, str]:
-        key = self._key
-        if key is None and self._base_url is None:
-            key = os.environ.get(KEY_VARIABLE)
-        return {"authorization": f"Bearer {key.strip()}"} if key else {}
+        key = self._find_key(KEY_VARIABLE)
+        return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def host_address(host: str) -> str:

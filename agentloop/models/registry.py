@@ -130,6 +130,8 @@ def resolve(name: str, base_url: str | None = None, api_key: str | None = None, 
     provider, colon, model = name.partition(":")
     if not colon or not provider or not model:
         raise ValueError(f"model: expected offline, local or PROVIDER:MODEL, got {name!r}; known providers: {_known()}")
+    if isinstance(api_key, str) and not api_key.strip():
+        api_key = None
     line = PROVIDERS.get(provider)
     if line is None and base_url is None:
         hint = meant(provider, PROVIDERS)
@@ -166,7 +168,7 @@ def _address(provider: str, line: Provider) -> str | None:
 def _key(provider: str, line: Provider, base_url: str | None) -> str | None:
     """The key in the table's variables. An address of the caller's may need none."""
     names = [name for name in (line.key, line.other_key) if name]
-    key = next((value for name in names if (value := os.environ.get(name))), None)
+    key = next((value for name in names if (value := os.environ.get(name, "").strip())), None)
     if names and not key and base_url is None:
         raise ValueError(
             f"model: {provider} needs a key: set {' or '.join(names)} in the environment (in code: api_key=…)"

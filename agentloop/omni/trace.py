@@ -198,9 +198,18 @@ class TraceWriter:
         self._closed = False
         self._mutex = threading.Lock()
         self._lock = lock or SessionLock(self._traces, self.session_id)
-        if after is None and (known := latest_file(traces, self.session_id)):
+        if after is None:
+            self._expect_new()
+
+    def _expect_new(self) -> None:
+        try:
+            if known := latest_file(self._traces, self.session_id):
+                raise TraceWriteError(
+                    f"session {self.session_id}: expected a new session, got one with files ({known})"
+                )
+        except BaseException:  # whoever has the error would keep the lock
             self.close()
-            raise TraceWriteError(f"session {self.session_id}: expected a new session, got one with files ({known})")
+            raise
 
     # ---------------------------------------------------------------- for callers
 

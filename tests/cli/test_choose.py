@@ -10,6 +10,7 @@ from agentloop.cli import UsageError
 from agentloop.cli.choose import choose_model, choose_tools
 from agentloop.models.offline import OfflineModel
 from agentloop.models.openai_chat import OpenAIChat
+from agentloop.testing.wire import Play, WireServer, run_model
 
 EXAMPLES = ["calculate", "current_time", "list_files", "read_file", "measure_file"]
 
@@ -68,6 +69,34 @@ def test_models_of_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     model = choose_model("openai:a:b", None)
     assert isinstance(model, OpenAIChat)
     assert model.model == "a:b"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("words", "variables", "sent"),
+    [
+        ("openai:m", {}, "Bearer none"),
+        ("openai:m", {"OPENAI_API_KEY": " "}, "Bearer none"),
+        ("openai:m", {"OPENAI_API_KEY": "k"}, "Bearer k"),
+        ("mistral:m", {"MISTRAL_API_KEY": "k"}, "Bearer k"),
+        ("acme:m", {}, "Bearer none"),
+        ("acme:m", {"ACME_API_KEY": "k"}, "Bearer k"),
+        ("google:m", {"GOOGLE_API_KEY": "k"}, "k"),
+        ("ollama:m", {"OLLAMA_API_KEY": "k"}, None),
+    ],
+)
+async def test_the_key_for_an_address_of_ones_own(
+    monkeypatch: pytest.MonkeyPatch, words: str, variables: dict[str, str], sent: str | None
+) -> None:
+    """The one in the provider's variables, as in code; without one the server is asked all the same."""
+    for name in ("OPENAI_API_KEY", "GEMINI_API_KEY", *variables):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with WireServer() as server:
+        await run_model(choose_model(words, server.play(Play(b""))))
+        headers = server.requests[-1].headers
+    assert headers.get("x-goog-api-key", headers.get("authorization")) == sent
 
 
 @pytest.mark.parametrize("words", ["", "gpt", "openai:", ":x", "nobody:big"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -297,6 +299,93 @@ async def test_another_provider_needs_its_address_and_gets_no_key_of_the_environ
     monkeypatch.setenv(row.variable, "secret-key")
     await run_model(row.adapter("m", provider="somebody", base_url=server.play(row.play())))
     assert "secret-key" not in str(server.requests[-1].headers)
+
+
+KEYED = [row for row in ROWS if row.adapter is not Ollama]
+NO_KEY = {
+    "openai": "no key: set OPENAI_API_KEY, or give api_key",
+    "anthropic": "no key: set ANTHROPIC_API_KEY, or give api_key",
+    "gemini": "no key: set GEMINI_API_KEY or GOOGLE_API_KEY, or give api_key",
+}
+
+
+@pytest.fixture
+def no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing in the environment that an SDK or an adapter takes for a key."""
+    for name in list(os.environ):
+        if name.startswith(("OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "OLLAMA_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))  # where one SDK looks for a profile
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("no_keys")
+@pytest.mark.parametrize("row", KEYED, ids=lambda row: row.adapter.__name__)
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(("given", "held"), [(None, None), ("", None), (" ", None), (None, ""), (None, " \n")])
+async def test_without_a_key_the_request_says_which_variable_holds_one(
+    monkeypatch: pytest.MonkeyPatch, row: Row, kept: bool, given: str | None, held: str | None
+) -> None:
+    """In the same words whatever the SDK says, `async with` it or not; one that is empty or blank is none."""
+    if held is not None:
+        monkeypatch.setenv(row.variable, held)
+    model = row.adapter("m", api_key=given)
+    if kept:
+        async with model:
+            outcome = await run_model(model)
+    else:
+        outcome = await run_model(model)
+    assert outcome.error is not None
+    assert (outcome.error.code, outcome.error.message) == ("auth", NO_KEY[row.extra])
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("no_keys")
+@every
+@pytest.mark.parametrize("given", [None, "", " "])
+async def test_a_key_at_an_address_of_the_callers(server: WireServer, row: Row, given: str | None) -> None:
+    """Where the SDK wants one the request fails without being sent; somebody else's server is asked without."""
+    address = server.play(row.play())
+    count = len(server.requests)
+    outcome = await run_model(row.adapter("m", base_url=address, api_key=given))
+    if row.package == "httpx2":
+        assert outcome.committed
+    else:
+        assert outcome.error is not None
+        assert (outcome.error.code, outcome.error.message) == ("auth", NO_KEY[row.extra])
+        assert len(server.requests) == count
+    assert (await run_model(row.adapter("m", provider="somebody", base_url=address, api_key=given))).committed
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("no_keys")
+@every
+async def test_a_key_is_sent_without_the_blanks_around_it(
+    server: WireServer, monkeypatch: pytest.MonkeyPatch, row: Row
+) -> None:
+    """One that was read from a file ends with a newline, which no header can hold."""
+    address = server.play(row.play())
+    assert (await run_model(row.adapter("m", base_url=address, api_key=" mine\n"))).committed
+    sent = server.requests[-1].headers
+    assert {"mine", "Bearer mine"} & {sent.get(name) for name in ("authorization", "x-api-key", "x-goog-api-key")}
+    monkeypatch.setenv(row.variable, "held\n")
+    if row.package != "httpx2":
+        assert (await run_model(row.adapter("m", base_url=address))).committed
+        sent = server.requests[-1].headers
+        assert {"held", "Bearer held"} & {sent.get(name) for name in ("authorization", "x-api-key")}
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("no_keys")
+async def test_a_credential_that_is_there_and_broken_is_told_in_the_words_of_the_sdk(
+    server: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ask for a key would hide what is wrong."""
+    monkeypatch.setenv("ANTHROPIC_PROFILE", "nowhere")
+    outcome = await run_model(Anthropic("m", base_url=server.play(ROWS[0].play())))
+    assert outcome.error is not None
+    assert "nowhere" in outcome.error.message
+    assert "no key" not in outcome.error.message
 
 
 @pytest.mark.anyio

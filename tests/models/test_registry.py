@@ -79,13 +79,16 @@ def test_no_name_is_said_in_the_same_words() -> None:
 
 
 @pytest.mark.parametrize("provider", [name for name, line in PROVIDERS.items() if line.key])
-def test_a_missing_key_names_its_variable(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says which variable to set."""
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_a_missing_key_names_its_variable(provider: str, blank: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says which variable to set; a blank key is none."""
+    line = PROVIDERS[provider]
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://x.example")
-    with pytest.raises(
-        ValueError, match=rf"set {PROVIDERS[provider].key}.* in the environment \(in code: api_key=…\)$"
-    ):
-        resolve(f"{provider}:m")
+    for variable in (line.key, line.other_key):
+        if variable:
+            monkeypatch.setenv(variable, blank)
+    with pytest.raises(ValueError, match=rf"set {line.key}.* in the environment \(in code: api_key=…\)$"):
+        resolve(f"{provider}:m", api_key=blank)
 
 
 @pytest.mark.parametrize("name", ["", None])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agentloop.errors import TraceLocked, TraceWriteError
+from agentloop.errors import TraceLocked, TraceReadError, TraceWriteError
 from agentloop.messages import ToolSpec, Usage
 from agentloop.omni.jsonl import dumps
 from agentloop.omni.records import (
@@ -419,6 +419,24 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     first.close()
     TraceWriter(tmp_path, META, after=first.file).close()
     assert list((tmp_path / ".locks").iterdir()) == []
+
+
+def test_a_session_that_was_refused_is_not_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has the error does not keep the session with it: one that has files, and one whose folder cannot be read."""
+
+    def unreadable(folder: Any) -> Any:
+        raise PermissionError("not yours")
+
+    with TraceWriter(tmp_path, META) as first:
+        first.write(user_text("a"))
+    with pytest.raises(TraceWriteError, match="expected a new session") as known:
+        TraceWriter(tmp_path, META)
+    TraceWriter(tmp_path, META, after=first.file).close()
+    with monkeypatch.context() as patch, pytest.raises(TraceReadError, match="not yours") as unread:
+        patch.setattr(os, "scandir", unreadable)
+        TraceWriter(tmp_path, META)
+    TraceWriter(tmp_path, META, after=first.file).close()
+    assert known.value is not unread.value
 
 
 def test_a_forgotten_writer_gives_its_session_back(tmp_path: Path) -> None:

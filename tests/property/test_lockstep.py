@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -32,6 +32,7 @@ from agentloop import (
 )
 from agentloop.grammar import check
 from agentloop.model import Finish
+from agentloop.subagent import subagent
 from agentloop.testing import ScriptedModel, VirtualClock, call, collect, wait_all_blocked
 
 from .world import Plan, World, plans
@@ -124,6 +125,58 @@ async def test_g12_what_came_of_one_call_is_taken_before_the_next_callback_begin
         if isinstance(event, ToolExecutionEnd if kind == "after_tool_call" else ApprovalDecision):
             stored.append(event.tool_call_id)
     assert witnessed == [[], ["a"]]
+
+
+@given(turns=st.lists(st.integers(0, 5), min_size=6, max_size=6), busy=st.lists(st.integers(0, 3), min_size=1))
+async def test_g12_calls_side_by_side_begin_behind_what_announced_them(turns: list[int], busy: list[int]) -> None:
+    """However the turns of their tasks fall: a callback is called while the consumer waits for more; the first line of what
+    is async, and of a nested run's request, comes when the consumer has come back after the event that announced it."""
+    taken: list[Any] = []
+    waiting = [False]
+
+    def came_back(announced: Callable[[Any], bool]) -> None:
+        places = [place for place, event in enumerate(taken) if announced(event)]
+        assert places and (waiting[0] or places[-1] < len(taken) - 1)
+
+    async def pause(count: int) -> None:
+        for _ in range(count):
+            await anyio.lowlevel.checkpoint()
+
+    @tool
+    async def work(pauses: int, ctx: ToolContext) -> str:
+        """Report in the midst of it."""
+        came_back(lambda e: isinstance(e, ToolExecutionStart) and e.tool_call_id == ctx.tool_call_id)
+        await pause(pauses)
+        ctx.progress("half")
+        await pause(pauses)
+        return "ok"
+
+    def approve(request: ApprovalRequest) -> Any:
+        assert waiting[0]
+
+        async def answer() -> str:
+            came_back(lambda e: isinstance(e, ApprovalRequest) and e.tool_call_id == request.tool_call_id)
+            return "allow"
+
+        return answer()
+
+    async def nested(request: Any) -> AsyncIterator[Any]:
+        came_back(lambda e: isinstance(e, ChildEvent) and isinstance(e.event, RequestBegin))
+        yield "done"
+        yield Finish("stop")
+
+    calls = [call("work", {"pauses": count}) for count in turns]
+    calls.insert(2, call("helper", {"prompt": "go"}))
+    config = Config(model=ScriptedModel([calls, "done"]), approve=approve)
+    run = agent_loop(["go"], Context(tools=[work, subagent("helper", "Help.", nested)]), config)
+    waiting[0] = True
+    async for event in run:
+        waiting[0] = False
+        taken.append(event)
+        await pause(busy[len(taken) % len(busy)])
+        waiting[0] = True
+    ends = [event for event in taken if isinstance(event, ToolExecutionEnd)]
+    assert [end.error_code for end in ends] == [None] * 7
 
 
 @given(ahead=st.sampled_from([0, 1, 5, 64]), stop=st.integers(1, 40))
