@@ -377,8 +377,12 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
+    label: str | None = None,
+    timeout: float | None = None,
+    exclusive: bool = False,
+    interruptible: bool = False,
+    replay: Literal["never", "safe"] = "never",
     parameters: JsonObject | None = None,
-    **fields: Any,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a `Tool` from a function: `@tool`, `@tool(name="…", timeout=30)` or `tool(instance.method)`.
 
@@ -390,17 +394,28 @@ def tool(
     Where a parameter is a class of yours, an instance is made twice: once to see whether the class takes the arguments
     (what it raises is told to the model), once for the call.
 
-    Raises `ToolDefinitionError`, naming function and parameter, for a signature that JSON arguments cannot fill.
+    The other settings are fields of the `Tool`. Raises `ToolDefinitionError`, naming function and parameter, for a signature
+    that JSON arguments cannot fill.
     """
-    if function is None:
-        return functools.partial(tool, name=name, description=description, parameters=parameters, **fields)
+    make = functools.partial(_make, name, description, parameters, (label, timeout, exclusive, interruptible, replay))
+    return make if function is None else make(function)
+
+
+def _make(
+    name: str | None,
+    description: str | None,
+    parameters: JsonObject | None,
+    settings: tuple[Any, ...],
+    function: Callable[..., Any],
+) -> Tool:
+    """What `tool` makes; `settings` are the fields of `Tool` after `execute`, in their order."""
     _check_function(function)
     if parameters is not None:
         described = docstring_of(function).description if description is None else description
-        return Tool(_tool_name(name, function), described, parameters, function, **fields)
+        return Tool(_tool_name(name, function), described, parameters, function, *settings)
     typed = read_function(function, ToolContext)
     described = typed.description if description is None else description
-    return Tool(_tool_name(name, function), described, typed.schema, typed, **fields)
+    return Tool(_tool_name(name, function), described, typed.schema, typed, *settings)
 
 
 def _check_function(function: object) -> None:
