@@ -88,7 +88,12 @@ class ToolSink(Protocol):
 
 
 class ToolContext:
-    """What a tool that takes a `ctx` parameter gets: its call's id, an abort signal, and ways to report."""
+    """What a tool that takes a `ctx` parameter gets: the id of its call and the name of its tool, `abort`, ways to report.
+
+    `abort` fires when the call is to stop; what is returned within `Config.abort_grace` seconds after that is kept. For a
+    nested run there are `approve` (the run's; None: all calls run) and `run_abort` (the run's `Config.abort`, which fires
+    at once, where `abort` waits until the run has noticed).
+    """
 
     __slots__ = ("_sink", "abort", "approve", "run_abort", "tool_call_id", "tool_name")
 
@@ -105,11 +110,8 @@ class ToolContext:
         self.tool_call_id = tool_call_id
         self.tool_name = tool_name
         self.abort = abort
-        """Fires when the call is to stop. What is returned within `Config.abort_grace` seconds after it is kept."""
         self.approve = approve
-        """The run's `Config.approve`, for a nested run to ask; None: all calls run."""
         self.run_abort = run_abort
-        """The run's `Config.abort`. It fires at once; `abort` a little later, when the run has noticed."""
         self._sink = sink
 
     def progress(self, partial: ToolResult | str | ContentBlock | Iterable[ContentBlock | str]) -> None:
