@@ -88,7 +88,12 @@ class ToolSink(Protocol):
 
 
 class ToolContext:
-    """What a tool that takes a `ctx` parameter gets: its call's id, an abort signal, and ways to report."""
+    """What a tool that takes a `ctx` parameter gets: the id of its call and the name of its tool, `abort`, ways to report.
+
+    `abort` fires when the call is to stop; what is returned within `Config.abort_grace` seconds after that is kept. For a
+    nested run there are `approve` (the run's; None: all calls run) and `run_abort` (the run's `Config.abort`, which fires
+    at once, where `abort` waits until the run has noticed).
+    """
 
     __slots__ = ("_sink", "abort", "approve", "run_abort", "tool_call_id", "tool_name")
 
@@ -105,11 +110,8 @@ class ToolContext:
         self.tool_call_id = tool_call_id
         self.tool_name = tool_name
         self.abort = abort
-        """Fires when the call is to stop. What is returned within `Config.abort_grace` seconds after it is kept."""
         self.approve = approve
-        """The run's `Config.approve`, for a nested run to ask; None: all calls run."""
         self.run_abort = run_abort
-        """The run's `Config.abort`. It fires at once; `abort` a little later, when the run has noticed."""
         self._sink = sink
 
     def progress(self, partial: ToolResult | str | ContentBlock | Iterable[ContentBlock | str]) -> None:
@@ -377,8 +379,12 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
+    label: str | None = None,
+    timeout: float | None = None,
+    exclusive: bool = False,
+    interruptible: bool = False,
+    replay: Literal["never", "safe"] = "never",
     parameters: JsonObject | None = None,
-    **fields: Any,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a `Tool` from a function: `@tool`, `@tool(name="…", timeout=30)` or `tool(instance.method)`.
 
@@ -390,17 +396,28 @@ def tool(
     Where a parameter is a class of yours, an instance is made twice: once to see whether the class takes the arguments
     (what it raises is told to the model), once for the call.
 
-    Raises `ToolDefinitionError`, naming function and parameter, for a signature that JSON arguments cannot fill.
+    The other settings are fields of the `Tool`. Raises `ToolDefinitionError`, naming function and parameter, for a signature
+    that JSON arguments cannot fill.
     """
-    if function is None:
-        return functools.partial(tool, name=name, description=description, parameters=parameters, **fields)
+    make = functools.partial(_make, name, description, parameters, (label, timeout, exclusive, interruptible, replay))
+    return make if function is None else make(function)
+
+
+def _make(
+    name: str | None,
+    description: str | None,
+    parameters: JsonObject | None,
+    settings: tuple[Any, ...],
+    function: Callable[..., Any],
+) -> Tool:
+    """What `tool` makes; `settings` are the fields of `Tool` after `execute`, in their order."""
     _check_function(function)
     if parameters is not None:
         described = docstring_of(function).description if description is None else description
-        return Tool(_tool_name(name, function), described, parameters, function, **fields)
+        return Tool(_tool_name(name, function), described, parameters, function, *settings)
     typed = read_function(function, ToolContext)
     described = typed.description if description is None else description
-    return Tool(_tool_name(name, function), described, typed.schema, typed, **fields)
+    return Tool(_tool_name(name, function), described, typed.schema, typed, *settings)
 
 
 def _check_function(function: object) -> None:

@@ -24,7 +24,7 @@ SAYS = {
     "record_and_resume": "['user: My colour is blue.', 'assistant: Noted: blue.']",
     "records_and_guards": "came through: ('parent', 'child')",
     "retries": "Here I am. (12 s later)",
-    "server_sent_events": "assistant: It is 5.",
+    "server_sent_events": "['user: 2 + 3?', 'text: It is 5.']",
     "session": "tool_call_output Tool call denied by user.",
     "subagents": "tokens so far, children included: 160",
     "snapshot_test": "the run is as stored",
@@ -33,8 +33,8 @@ SAYS = {
 
 NEEDS = {"httpx2_transport": "httpx2", "mcp_tools": "mcp"}
 """The package that an example needs beside the core."""
-LONGEST = {"httpx2_transport": 125, "server_sent_events": 55}
-"""Lines of an example that shows a whole thing: an adapter and the provider it talks to, a server and its client."""
+LONGEST = {"httpx2_transport": 125, "server_sent_events": 85}
+"""Lines of an example that shows a whole thing: an adapter and its provider, a server and a client that comes back."""
 
 
 def test_each_example_is_listed() -> None:

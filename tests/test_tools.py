@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import json
 import re
 import subprocess
@@ -133,6 +134,15 @@ def test_options_of_the_decorator() -> None:
     assert f.parameters == {"type": "object", "properties": {}, "additionalProperties": False}
     direct = tool(f.execute.function, name="direct")  # type: ignore[attr-defined]
     assert (direct.name, direct.description) == ("direct", "Not this.")
+
+
+def test_the_decorator_names_its_options() -> None:
+    """`help(tool)` shows them, with the defaults of the fields; one that does not exist is an error where it is written."""
+    options = inspect.signature(tool).parameters
+    for name in ("label", "timeout", "exclusive", "interruptible", "replay"):
+        assert options[name].default == getattr(attrs.fields(Tool), name).default
+    with pytest.raises(TypeError, match=r"^tool\(\) got an unexpected keyword argument 'timout'"):
+        tool(timout=3)  # type: ignore[call-overload]
 
 
 class Store:

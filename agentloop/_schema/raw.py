@@ -1,6 +1,6 @@
 """Arguments against a JSON Schema that somebody else wrote (MCP tools, `parameters=`).
 
-Checked with `jsonschema_rs` where it is installed, else with `jsonschema`, else with a small check of `type`,
+Checked with `jsonschema_rs` where it is installed (0.52 or newer), else with `jsonschema`, else with a small check of `type`,
 `required`, `properties`, `enum`, `additionalProperties` and `items`. Nothing is ever fetched: a `$ref` to another
 document is an error of the schema. A schema that cannot be used is logged, and its tool is offered with no check but
 that the arguments are an object.
@@ -107,9 +107,13 @@ def _unchecked(name: str, error: _Unusable) -> Check:
 
 def _with_jsonschema_rs(schema: dict[str, Any]) -> Check:
     library = importlib.import_module("jsonschema_rs")
-    patterns = library.FancyRegexOptions(backtrack_limit=100_000)
     try:
-        validator = library.validator_for(schema, offline=True, validate_formats=False, pattern_options=patterns)
+        bounds = {"offline": True, "pattern_options": library.FancyRegexOptions(backtrack_limit=100_000)}
+        library.validator_for(True, **bounds)
+    except (AttributeError, TypeError) as error:  # older than 0.52: it might fetch what a schema names
+        raise ImportError(f"jsonschema_rs: {error}") from error
+    try:
+        validator = library.validator_for(schema, validate_formats=False, **bounds)
     except (ValueError, TypeError) as error:
         raise _Unusable(str(error)[:_MAX_MESSAGE]) from error
 

@@ -45,7 +45,10 @@ def task_state(
 
 
 def approval_request(tool_call: Record, origin: Sequence[str] = ()) -> dict[str, Any]:
-    """A call (its record) waits for somebody's decision; `origin` when it is a child's."""
+    """A call (its record) waits for somebody's decision; `origin` when it is a child's.
+
+    Of a `Question`: `approval_request(records.tool_call(question.tool_name, question.arguments, question.tool_call_id))`.
+    """
     body: dict[str, Any] = {"type": "approval_request", "toolCall": tool_call}
     return body | ({"origin": list(origin)} if origin else {})
 

@@ -65,9 +65,10 @@ def record(
     """The same events, each recorded before it is handed over. Events of nested runs are not recorded: each has a recorder
     of its own.
 
-    `trace` is a `TraceWriter`, or a sink: then `redact` is asked about each record first (a writer has its own), and
-    a sink that does not take a record within `write_timeout` seconds has failed; it is cancelled, and not asked
-    again.
+    `trace` is a `TraceWriter`, or a sink, a function that is given each record that a trace file would hold after its head
+    (`TraceFilter`: whole blocks, no fragments): `decode` makes events of them again, `resume` the conversation. `redact` is
+    asked about each record first (a writer has its own). A sink that does not take a record within `write_timeout` seconds
+    has failed; it is cancelled, and not asked again.
 
     With the policy `fail` a record that cannot be written closes the run and raises `TraceWriteError` from the step;
     its event is not handed over, so nothing that follows from it happens. With `warn` the run goes on and a warning

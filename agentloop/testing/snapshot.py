@@ -228,7 +228,8 @@ def _tool_update(writer: _Writer, event: ToolExecutionUpdate) -> list[str]:
 
 
 def _tool_end(writer: _Writer, event: ToolExecutionEnd) -> list[str]:
-    fields = writer._fields(event, "tool_call_id", "tool_name", "result")
+    said = ("is_error",) if event.is_error == event.result.is_error else ()  # by the result
+    fields = writer._fields(event, "tool_call_id", "tool_name", "result", *said)
     return [event.type, writer._id(event.tool_call_id), writer._value(event.result), *fields]
 
 

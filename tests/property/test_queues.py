@@ -348,6 +348,37 @@ async def test_g30_a_wait_whose_start_was_told_is_not_started_any_more() -> None
     assert (end.error_code, end.result.text) == ("aborted", "Not started: a new message from the user is waiting.")
 
 
+async def test_g30_a_question_about_a_wait_is_left_to_be_answered() -> None:
+    """Steering that comes meanwhile withdraws no question; the wait that was allowed is then cut short."""
+    steering = Waiting()
+    asked = []
+
+    @tool(interruptible=True)
+    async def nap() -> str:
+        """Sleep."""
+        await anyio.sleep_forever()
+        return ""
+
+    async def approve(request: Any) -> Any:
+        asked.append(request.tool_name)
+        steering.put("left")
+        await wait_all_blocked()  # whoever waits for steering has noticed
+        return "allow"
+
+    config = Config(
+        model=ScriptedModel([[call("nap")], "done"]),
+        get_steering_messages=steering.take,
+        wait_for_steering=steering.wait,
+        approve=approve,
+    )
+    events = await collect(agent_loop(["go"], Context(tools=[nap]), config))
+    check(events)
+    assert asked == ["nap"]
+    (end,) = [e for e in events if isinstance(e, ToolExecutionEnd)]
+    assert (end.stop_reason, end.error_code) == ("aborted", "aborted")
+    assert [e.message.text for e in events if isinstance(e, MessageEnd)][-2:] == ["left", "done"]
+
+
 async def test_g30_who_waits_for_steering_is_let_go_with_the_batch() -> None:
     """It is asked once a batch, only for one that has a pure wait in it, and has ended before the next request."""
     log: list[str] = []

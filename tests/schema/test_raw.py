@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,6 +174,20 @@ def test_unique_items_take_linear_time(full_library: str) -> None:
     items: list[Any] = [{"n": [number]} for number in range(50_000)]
     assert problems(schema, {"a": items}) == []
     assert len(problems(schema, {"a": [*items, {"n": [5.0]}]})) == 1
+
+
+def test_a_library_that_is_too_old_is_like_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its bounds it is not used; the next check is, and not none at all."""
+
+    def validator_for(schema: Any, *, validate_formats: Any = None, pattern_options: Any = None) -> Any:
+        raise AssertionError("never asked")
+
+    old = SimpleNamespace(FancyRegexOptions=lambda backtrack_limit: None, validator_for=validator_for)
+    for library in (old, SimpleNamespace(validator_for=validator_for)):
+        monkeypatch.setitem(sys.modules, "jsonschema_rs", library)  # type: ignore[arg-type]
+        assert problems({"properties": {"a": {"type": "integer"}}}, {"a": "x"}) == [
+            '$.a: expected an integer, got a string "x"'
+        ]
 
 
 def test_the_small_check_survives_any_schema(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,9 @@ def test_two_classes_of_one_name_are_kept_apart() -> None:
 def test_defaults_are_shown_where_json_can_say_them() -> None:
     """None says nothing that `required` does not say, and a class instance is no JSON."""
 
-    def f(a: int = 3, b: str | None = None, c: Color = Color.RED, d: Range = Range(1), e: list[int] = [1]) -> None: ...  # noqa: B006
+    one = Range(1)
+
+    def f(a: int = 3, b: str | None = None, c: Color = Color.RED, d: Range = one, e: list[int] = [1]) -> None: ...  # noqa: B006
 
     schema = tool(f).parameters
     assert {name: part.get("default") for name, part in schema["properties"].items()} == {
