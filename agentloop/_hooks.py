@@ -29,9 +29,8 @@ def hook_answer(value: Any) -> HookAnswer | None:
             raise CallbackFailed(TypeError(f"{field}: expected a text or None, got {type(text).__name__}"))
     texts: dict[str, Any] = {field: plain_text(getattr(value, field)) for field in ("decision", "reason", "message")}
     if value.decision is not None and texts["decision"] is None:
-        texts["decision"] = (
-            f"({type(value.decision).__name__})"  # not a decision that any hook has: it is reported as such
-        )
+        # Not a decision that any hook has: it is reported as such.
+        texts["decision"] = f"({type(value.decision).__name__})"
     if any(getattr(value, field) is not text for field, text in texts.items()):
         value = attrs.evolve(value, **texts)  # plain texts from here on: a subclass may fail when it is compared
     said = any(field is not None for field in (value.decision, value.reason, value.message, value.output))

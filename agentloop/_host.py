@@ -333,9 +333,8 @@ class CancelledJob(BaseException):
 
 def was_cancelled(error: BaseException | None) -> bool:
     """Whether an error is a backend's cancellation."""
-    return issubclass(
-        type(error), asyncio.CancelledError | CancelledJob
-    )  # `isinstance` would read its `__class__`, which may fail
+    # `isinstance` would read its `__class__`, which may fail.
+    return issubclass(type(error), asyncio.CancelledError | CancelledJob)
 
 
 def cancelled_by_nobody(error: BaseException) -> bool:

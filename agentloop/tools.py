@@ -399,7 +399,10 @@ def tool(
     The other settings are fields of the `Tool`. Raises `ToolDefinitionError`, naming function and parameter, for a signature
     that JSON arguments cannot fill.
     """
-    make = functools.partial(_make, name, description, parameters, (label, timeout, exclusive, interruptible, replay))
+    settings = {
+        "label": label, "timeout": timeout, "exclusive": exclusive, "interruptible": interruptible, "replay": replay,
+    }  # fmt: skip
+    make = functools.partial(_make, name, description, parameters, settings)
     return make if function is None else make(function)
 
 
@@ -407,17 +410,17 @@ def _make(
     name: str | None,
     description: str | None,
     parameters: JsonObject | None,
-    settings: tuple[Any, ...],
+    settings: Mapping[str, Any],
     function: Callable[..., Any],
 ) -> Tool:
-    """What `tool` makes; `settings` are the fields of `Tool` after `execute`, in their order."""
+    """What `tool` makes; `settings` are further fields of `Tool`, by name."""
     _check_function(function)
     if parameters is not None:
         described = docstring_of(function).description if description is None else description
-        return Tool(_tool_name(name, function), described, parameters, function, *settings)
+        return Tool(_tool_name(name, function), described, parameters, function, **settings)
     typed = read_function(function, ToolContext)
     described = typed.description if description is None else description
-    return Tool(_tool_name(name, function), described, typed.schema, typed, *settings)
+    return Tool(_tool_name(name, function), described, typed.schema, typed, **settings)
 
 
 def _check_function(function: object) -> None:

@@ -150,10 +150,8 @@ def _with_jsonschema(schema: dict[str, Any]) -> Check:
             _note(((e.absolute_path, e.validator, _value_of(e), e.instance) for e in errors), problems)
         except exceptions._WrappedReferencingError as error:
             raise _Unusable(str(error)[:_MAX_MESSAGE]) from error
-        except (
-            ArithmeticError,
-            ValueError,
-        ) as error:  # numbers beyond its reach; a model must not switch the check off
+        except (ArithmeticError, ValueError) as error:
+            # A number beyond its reach. That is the call's fault: a model must not switch the check off.
             problems.add(None, f"cannot be held against the schema ({type(error).__name__})")
 
     return check
@@ -166,8 +164,9 @@ def _check_addresses(schema: Any) -> None:
         part = left.pop()
         left += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
         for keyword in ("$id", "$ref", "$dynamicRef") if isinstance(part, dict) else ():
+            address = part.get(keyword)
             try:
-                urllib.parse.urlsplit(str(part.get(keyword, "")))
+                urllib.parse.urlsplit(address if isinstance(address, str) else "")
             except ValueError as error:
                 raise _Unusable(f"{keyword}: {error}"[:_MAX_MESSAGE]) from error
 
