@@ -150,8 +150,6 @@ def _items(values: Iterable[Any]) -> list[Any]:
 
 _LATE: Final = 0.05
 """Seconds that an alarm may be late in an event loop that nobody holds up."""
-_MOMENT: Final = 0.01
-"""Seconds in which what has come already gets through such an event loop."""
 
 
 class _Reading:
@@ -223,10 +221,12 @@ class _Reading:
         end = self.stamp + idle
         if end > now:
             self.doubted = False
-        elif self.doubted or now - end <= _LATE:
+        elif self.doubted:
+            return not core.timers.soon
+        elif now - end <= _LATE:
             return True
         else:  # something held up the event loop: what came meanwhile, over whatever relays, gets its turn first
-            self.doubted, end = True, now + _MOMENT
+            self.doubted = True  # the time is over, so this rings in a moment, by whatever clock
         core.timers.set(self, end)
         return False
 

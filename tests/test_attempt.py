@@ -505,6 +505,26 @@ async def test_a_consumer_that_comes_back_late_finds_its_stream() -> None:
         assert told(events) == [("completed", None, None)]
 
 
+async def test_silence_is_found_out_by_a_clock_that_jumps() -> None:
+    """A clock that is moved by hand, far past the limit, and then stands still: it has said that the time is over."""
+    clock, ends = VirtualClock(autojump_threshold=None), []
+
+    async def model(request: Any) -> AsyncIterator[Any]:
+        await anyio.sleep_forever()
+        yield "never"
+
+    async def run() -> None:
+        config = Config(model=model, clock=clock, retry=None, idle_timeout=60)
+        ends.extend([event async for event in agent_loop(["go"], Context(), config)])
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await wait_all_blocked()
+            clock.jump(100)
+    assert told(ends) == [("retryable", "timeout", "the model sent nothing for 60 s")]
+
+
 @pytest.mark.parametrize("relays", [0, 1, 5])
 async def test_a_consumer_that_blocks_the_event_loop_finds_what_came_meanwhile(relays: int) -> None:
     """Other tasks hand it on: the alarm rings in the turn in which they go on, and is no sign of silence. One who sent nothing
